@@ -189,13 +189,8 @@ impl Lock {
 
     /// What ended leases keep taken, by their fencing tokens.
     pub(super) fn cooldowns(&self) -> impl Iterator<Item = (Fence, Mode)> {
-        let details = self.details.iter();
-        details.flat_map(|details| {
-            details
-                .cooldowns
-                .iter()
-                .map(|((_, fence), mode)| (*fence, *mode))
-        })
+        let cooldowns = self.details.iter().flat_map(|details| &details.cooldowns);
+        cooldowns.map(|((_, fence), mode)| (*fence, *mode))
     }
 
     /// Puts back a cool-down that was loaded.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use leasehold::domain::{Attempt, Claim, Fence, Lease};
-use leasehold::store::LockStore;
 use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
 use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
@@ -12,7 +11,7 @@ use tempfile::TempDir;
 use super::tokens::replayed;
 use crate::support::fixture::{
     Fixture, SHORT, claim, claim_on, claim_on_all, deadline, for_short, fresh_name, in_mode,
-    lock_of, names, permits, rival,
+    leases_granted, lock_of, names, permits, rival,
 };
 use crate::support::stores;
 
@@ -134,7 +133,7 @@ async fn a_grant_of_another_attempt_is_assigned_nothing() {
     for node in NodeFixture::all().await {
         let (claim, attempt) = (claim(), Attempt::random());
         let before = node.node.acquire(&claim, attempt, None, deadline()).await;
-        let before = crate::support::fixture::leases_granted(before.expect("it answers"));
+        let before = leases_granted(before.expect("it answers"));
         node.fixture.withdraw(&claim, attempt).await;
         let fence = node.fixture.granted(&claim).await.holder.fence;
         let change = raised(&before[0], 1_000_000);

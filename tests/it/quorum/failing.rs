@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{LockState, NotHolder, Renewed};
+use leasehold::domain::{Attempt, LockState, NotHolder, Renewed};
 use leasehold::store::quorum::Drift;
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, is_granted, plain_stores, unreachable};
 use crate::support::eventually;
-use crate::support::fixture::{LONG, SHORT, Waiter, assert_held, claim, for_short, lock_of, rival};
+use crate::support::fixture::{
+    LONG, SHORT, Waiter, assert_held, claim, deadline, for_short, lock_of, rival,
+};
 use crate::support::scripted_store::Fate;
 
 #[tokio::test(start_paused = true)]
@@ -143,12 +145,9 @@ async fn a_renewal_never_creates_a_lease_from_a_minority() {
     let process = Process::alone();
     let claim = claim();
     // What another process has left at one node.
-    let left = process.nodes[0].store.acquire(
-        &claim,
-        leasehold::domain::Attempt::random(),
-        None,
-        crate::support::fixture::deadline(),
-    );
+    let left = process.nodes[0]
+        .store
+        .acquire(&claim, Attempt::random(), None, deadline());
     left.await.expect("the node answers");
     match process.fixture.renew(&claim).await {
         Renewed::NotHolder(not_held) => assert_eq!(not_held[0].reason, NotHolder::Unknown),
@@ -216,4 +215,20 @@ async fn health_tells_which_nodes_vote() {
         .iter()
         .filter(|finding| finding.topic == "node");
     assert_eq!(of_nodes.count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_is_passed_on_once_a_majority_has_reported_it() {
+    let process = Process::alone();
+    let holding = claim();
+    process.fixture.granted(&holding).await;
+    process.fixture.waiting(&rival(&holding)).await;
+    for (node, expected) in process.nodes.iter().zip([0, 1, 1]) {
+        let released = node
+            .store
+            .release(&holding.names, holding.token, None, deadline());
+        released.await.expect("the node answers");
+        let listener = process.fixture.listener();
+        assert_eq!(listener.reservations_of(lock_of(&holding)), expected);
+    }
 }

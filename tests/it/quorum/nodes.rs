@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, LockState, Released};
+use leasehold::domain::{Acquired, Attempt, Claim, LockState, Released};
 use leasehold::store::assignment::AssignFences;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::quorum::{Drift, QuorumStore};
@@ -78,9 +78,7 @@ impl Process {
     }
 
     pub(super) async fn acquire(&self, claim: &Claim) -> Result<Acquired, StoreError> {
-        self.fixture
-            .attempt(claim, leasehold::domain::Attempt::random())
-            .await
+        self.fixture.attempt(claim, Attempt::random()).await
     }
 
     /// The fencing token of a claim that must be granted, and is released again.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use leasehold::domain::Claim;
+
 use super::nodes::{Process, is_granted, plain_stores};
 use crate::support::fixture::{claim, in_mode, permits, rival};
 use crate::support::scripted_store::Fate;
@@ -17,7 +19,7 @@ async fn a_limit_is_kept_by_claims_that_each_have_another_majority() {
         for (node, delay_ms) in process.nodes.iter().zip(delays) {
             node.meets(Fate::Delayed(Duration::from_millis(delay_ms)));
         }
-        let claim = leasehold::domain::Claim {
+        let claim = Claim {
             mode: first.mode,
             ..rival(&first)
         };
@@ -40,7 +42,7 @@ async fn as_many_hold_as_there_are_permits_without_one_node() {
         process.without(&[down]);
         let first = in_mode(&claim(), permits(1, 3));
         for _ in 0..3 {
-            let next = leasehold::domain::Claim {
+            let next = Claim {
                 mode: first.mode,
                 ..rival(&first)
             };
