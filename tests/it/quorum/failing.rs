@@ -45,6 +45,19 @@ async fn a_slow_node_ends_where_the_others_are() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_does_not_overtake_the_grant_at_a_slow_node() {
+    let process = Process::alone();
+    process.meets(&[1], &Fate::Delayed(SHORT));
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    // The request to acquire is still on its way.
+    process.meets(&[1], &Fate::Answered);
+    process.fixture.freed(&claim).await;
+    sleep(SHORT * 4).await;
+    assert!(process.held_at(&claim).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_node_enqueues_a_claim_at_the_place_of_the_others() {
     let process = Process::alone();
     let holding = claim();
