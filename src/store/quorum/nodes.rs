@@ -16,7 +16,7 @@ use crate::store::{Fault, StoreError, StoreResult};
 
 /// How long an operation waits for the rest once a majority has answered without deciding it. A node that is slower than
 /// that has no say in it.
-const PATIENCE: Duration = Duration::from_millis(100);
+const LATE_ANSWERS_MAX: Duration = Duration::from_millis(100);
 
 /// The pauses between the tries of a clean-up that a node has not confirmed.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -164,7 +164,7 @@ impl<T> Answers<T> {
                 return votes;
             }
             if votes.answered().count() >= votes.majority() {
-                until = until.min(Instant::now() + PATIENCE);
+                until = until.min(Instant::now() + LATE_ANSWERS_MAX);
             }
             self.by_node = votes.0;
             match timeout_at(until, self.receiver.recv()).await {

@@ -69,7 +69,7 @@ impl Core {
             };
             let sender = sender.clone();
             // The renewal may have been decided without this node.
-            tokio::spawn(part.play(move |answer| drop(sender.send((index, answer)))));
+            tokio::spawn(part.run(move |answer| drop(sender.send((index, answer)))));
         }
         let answers = Answers::from(receiver, self.nodes.all().len());
         let votes = answers.until(deadline, is_decided).await;
@@ -115,7 +115,7 @@ impl Core {
 }
 
 impl Part {
-    async fn play(mut self, vote: impl FnOnce(StoreResult<Renewed>) + Send) {
+    async fn run(mut self, vote: impl FnOnce(StoreResult<Renewed>) + Send) {
         let in_turn = async {
             self.turn.begins().await;
             let renewed = self

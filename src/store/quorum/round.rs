@@ -132,7 +132,7 @@ impl Round {
             let vote = move |answer| drop(vote.send((index, answer)));
             let vote_again = move |answer| drop(vote_again.send((index, answer)));
             let record = move |answer| drop(record.send((index, answer)));
-            tokio::spawn(part.play(vote, vote_again, record));
+            tokio::spawn(part.run(vote, vote_again, record));
         }
         let nodes = nodes.all().len();
         Self {
@@ -187,7 +187,7 @@ impl Round {
 
 impl Part {
     /// Takes part in the round at one node, from the request to the end that was decided.
-    async fn play(
+    async fn run(
         mut self,
         vote: impl FnOnce(StoreResult<Acquired>) + Send,
         vote_again: impl FnOnce(StoreResult<Acquired>) + Send,
