@@ -3,10 +3,12 @@
 //! Nothing here knows HTTP, and nothing here waits: a store answers at once, and the service does the waiting. [`open`]
 //! chooses the store and states what it needs.
 
+pub mod assignment;
 mod error;
 pub mod file;
 pub mod memory;
 mod pace;
+pub mod quorum;
 pub mod redis;
 pub mod state;
 

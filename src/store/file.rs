@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::assignment::{AssignFences, Assigned, FenceChange};
 use super::memory::{MemoryStore, wall_time};
 use super::state::{Downtime, Loading};
 use super::{
@@ -330,5 +331,18 @@ impl LockStore for FileStore {
             // It has logged its own failure.
             let _ = writer.await;
         }
+    }
+}
+
+#[async_trait]
+impl AssignFences for FileStore {
+    async fn assign_fences(
+        &self,
+        claim: &Claim,
+        changes: &[FenceChange],
+        deadline: Instant,
+    ) -> StoreResult<Assigned> {
+        let assigned = self.memory.assign_fences(claim, changes, deadline);
+        self.change(deadline, assigned).await
     }
 }

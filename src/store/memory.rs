@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::assignment::{AssignFences, Assigned, FenceChange};
 use super::pace::Pace;
 use super::state::{Applied, ClaimKeys, KeyedClaim, ListingProgress, State, StoreTime};
 use super::{
@@ -65,6 +66,12 @@ impl MemoryStore {
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
         Self::on(State::new(locks_max), Clock::start_at(wall_time()), None)
+    }
+
+    /// An empty store whose clock shows this time now, for a node whose clock is wrong.
+    #[must_use]
+    pub fn starting_at(locks_max: usize, now: StoreTime) -> Self {
+        Self::on(State::new(locks_max), Clock::start_at(now), None)
     }
 
     /// A store that continues from a state, at this time, with a journal.
@@ -371,5 +378,18 @@ impl LockStore for MemoryStore {
 
     async fn set_event_delivery(&self, wanted: bool) {
         self.step(|state, now| state.set_event_delivery(now, wanted));
+    }
+}
+
+#[async_trait]
+impl AssignFences for MemoryStore {
+    async fn assign_fences(
+        &self,
+        claim: &Claim,
+        changes: &[FenceChange],
+        _: Instant,
+    ) -> StoreResult<Assigned> {
+        let claim = KeyedClaim::new(claim);
+        Ok(self.step(|state, now| state.assign_fences(now, &claim, changes)))
     }
 }

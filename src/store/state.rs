@@ -6,6 +6,7 @@
 //! Redis.
 
 mod acquire;
+mod assign;
 mod bytes;
 mod claim;
 mod effects;
@@ -31,6 +32,7 @@ use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
+use super::assignment::{Assigned, FenceChange};
 use super::{Finding, ListQuery, StoreError};
 use crate::domain::{
     Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
@@ -183,6 +185,16 @@ impl State {
         request: Option<&QueueRequest>,
     ) -> Applied<'_, Result<Acquired, StoreError>> {
         self.step(now, |table| table.acquire(claim, attempt, request, now))
+    }
+
+    /// Gives the leases of the claim the fencing tokens that were decided for them.
+    pub fn assign_fences(
+        &mut self,
+        now: StoreTime,
+        claim: &KeyedClaim<'_>,
+        changes: &[FenceChange],
+    ) -> Applied<'_, Assigned> {
+        self.step(now, |table| table.assign_fences(claim, changes, now))
     }
 
     /// Removes a waiting claim from the waiters and keeps its place for a while.

@@ -37,6 +37,7 @@ mod model;
 mod monitoring;
 mod openapi;
 mod process;
+mod quorum;
 mod readme;
 mod records;
 mod round_trips;

@@ -187,6 +187,12 @@ impl Lock {
         cooldowns.get(&(until, fence)).copied()
     }
 
+    /// What ended leases keep taken, by their fencing tokens.
+    pub(super) fn cooldowns(&self) -> impl Iterator<Item = (Fence, Mode)> {
+        let cooldowns = self.details.iter().flat_map(|details| &details.cooldowns);
+        cooldowns.map(|((_, fence), mode)| (*fence, *mode))
+    }
+
     /// Puts back a cool-down that was loaded.
     pub(super) fn restore_cooldown(&mut self, until: StoreTime, fence: Fence, mode: Mode) {
         let details = self.details.get_or_insert_default();

@@ -17,6 +17,7 @@ use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
 use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
+use leasehold::store::quorum::{Drift, QuorumStore};
 use leasehold::store::{Deadlines, LockStore, TOMBSTONE_TTL};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -145,6 +146,14 @@ impl Fixture {
     /// A fresh embedded store. The runtime's clock must be stopped.
     pub(crate) async fn memory() -> Self {
         Self::on(Arc::new(MemoryStore::new(100_000)), None)
+    }
+
+    /// A fresh quorum of embedded stores. The runtime's clock must be stopped.
+    pub(crate) async fn quorum() -> Self {
+        Self::on(
+            Arc::new(QuorumStore::new(stores::nodes(), Drift::NONE)),
+            None,
+        )
     }
 
     /// A Redis store on its own database, in the Redis that all fixtures of this test process share.

@@ -6,7 +6,7 @@ mod messages;
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub(crate) enum Fate {
     Answered,
     /// It is applied at once, and the answer is delayed.
     Late(Duration),
+    /// It is delayed, then applied and answered.
+    Delayed(Duration),
     /// It is applied, and the answer is lost.
     Lost,
     /// It is not applied, and fails with this error.
@@ -49,17 +51,22 @@ pub(crate) enum Operation {
     Evict,
     Inspect,
     List,
+    AssignFences,
 }
 
 #[derive(Debug)]
 pub(crate) struct ScriptedStore {
     /// The store below, for operations without a fault.
-    pub(crate) store: MemoryStore,
+    pub(crate) store: Arc<MemoryStore>,
     /// The fate of every operation that has no fate of its own.
     fate: Mutex<Fate>,
     fates_by_operation: Vec<(Operation, Fate)>,
     /// The fates of the next polls. Later polls are answered normally.
     fates_of_polls: Mutex<VecDeque<Fate>>,
+    /// The fates of the next assignments of fencing tokens.
+    fates_of_assignments: Mutex<VecDeque<Fate>>,
+    /// The acquires so far.
+    acquires: AtomicUsize,
     /// Whether it delays new grants, and lets claims wait in the queue of a free lock.
     is_recovering: bool,
     /// After how many holders it stops an eviction.
@@ -75,14 +82,22 @@ pub(crate) struct ScriptedStore {
 
 impl Default for ScriptedStore {
     fn default() -> Self {
+        Self::on(Arc::new(MemoryStore::new(100_000)))
+    }
+}
+
+impl ScriptedStore {
+    /// A scripted way to a store, which may have several.
+    pub(crate) fn on(store: Arc<MemoryStore>) -> Self {
         let messages = Arc::<Messages>::default();
-        let store = MemoryStore::new(100_000);
         store.set_listener(Arc::clone(&messages) as _);
         Self {
             store,
             fate: Mutex::new(Fate::Answered),
             fates_by_operation: Vec::new(),
             fates_of_polls: Mutex::default(),
+            fates_of_assignments: Mutex::default(),
+            acquires: AtomicUsize::new(0),
             is_recovering: false,
             evicted: None,
             health: None,
@@ -92,9 +107,7 @@ impl Default for ScriptedStore {
             event_deliveries: Mutex::default(),
         }
     }
-}
 
-impl ScriptedStore {
     /// A store in which this happens to every operation.
     pub(crate) fn always(fate: Fate) -> Self {
         Self {
@@ -186,6 +199,21 @@ impl ScriptedStore {
         self.fates_of_polls.lock().unwrap().extend(fates);
     }
 
+    /// From now on, this happens to every operation.
+    pub(crate) fn meets(&self, fate: Fate) {
+        *self.fate.lock().unwrap() = fate;
+    }
+
+    /// Adds the fates of the next assignments of fencing tokens.
+    pub(crate) fn next_assignments(&self, fates: impl IntoIterator<Item = Fate>) {
+        self.fates_of_assignments.lock().unwrap().extend(fates);
+    }
+
+    /// The number of acquires so far.
+    pub(crate) fn acquires(&self) -> usize {
+        self.acquires.load(Ordering::Relaxed)
+    }
+
     /// The number of polls so far.
     pub(crate) fn polls(&self) -> usize {
         self.polls.lock().unwrap().len()
@@ -246,6 +274,10 @@ async fn meets<T>(fate: Fate, answer: impl Future<Output = StoreResult<T>>) -> S
             let answer = answer.await;
             sleep(delay).await;
             answer
+        }
+        Fate::Delayed(delay) => {
+            sleep(delay).await;
+            answer.await
         }
         Fate::Lost => answer.await.and(Err(unknown())),
         Fate::Fails(error) => Err(error),

@@ -1,14 +1,17 @@
 //! Opens stores and services for tests. Only this file knows how a store is constructed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::config::{
     ClusterAddress, RedisAddress, RedisConfig, RedisTls, SentinelAddress, WaitingConfig,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
+use leasehold::store::assignment::AssignFences;
+use leasehold::store::memory::MemoryStore;
 use leasehold::store::redis::RedisStore;
+use leasehold::store::state::StoreTime;
 use leasehold::store::{LockStore, StoreError};
 use leasehold::telemetry::Metrics;
 use tempfile::TempDir;
@@ -83,6 +86,19 @@ pub(crate) async fn cluster_store(
 /// An empty directory for a file store, on a real disk.
 pub(crate) fn directory() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory can be made")
+}
+
+/// Three embedded stores whose clocks differ by microseconds within one millisecond, so that they propose different
+/// fencing tokens and show the same times.
+pub(crate) fn nodes() -> Vec<Arc<dyn AssignFences>> {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let millis = since_1970.expect("it is after 1970").as_millis();
+    let now_us = u64::try_from(millis).expect("it is not that late") * 1_000;
+    let node = |ahead_us| -> Arc<dyn AssignFences> {
+        let now = StoreTime::from_unix_us(now_us + ahead_us);
+        Arc::new(MemoryStore::starting_at(100_000, now))
+    };
+    [200, 100, 300].map(node).into()
 }
 
 /// How a service waits in tests: it polls often, so that a lost message causes only a short delay.

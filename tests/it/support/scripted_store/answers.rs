@@ -1,6 +1,7 @@
 //! The operations of the scripted store: each runs on the store below, as scripted.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use leasehold::domain::{
     Position, QueueRequest, Refused, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
     Suspended, Ticket, Token, Waiting,
 };
+use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
 use leasehold::store::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use tokio::time::Instant;
 
@@ -46,6 +48,7 @@ impl LockStore for ScriptedStore {
         request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Acquired> {
+        self.acquires.fetch_add(1, Ordering::Relaxed);
         let fate = request.and_then(|request| {
             let mut polls = self.polls.lock().unwrap();
             polls.push((claim.token, request.ticket));
@@ -161,5 +164,20 @@ impl LockStore for ScriptedStore {
     async fn set_event_delivery(&self, wanted: bool) {
         self.event_deliveries.lock().unwrap().push(wanted);
         self.store.set_event_delivery(wanted).await;
+    }
+}
+
+#[async_trait]
+impl AssignFences for ScriptedStore {
+    async fn assign_fences(
+        &self,
+        claim: &Claim,
+        changes: &[FenceChange],
+        deadline: Instant,
+    ) -> StoreResult<Assigned> {
+        let fate = self.fates_of_assignments.lock().unwrap().pop_front();
+        let answer = self.store.assign_fences(claim, changes, deadline);
+        let answer = self.run(Operation::AssignFences, answer);
+        meets(fate.unwrap_or(Fate::Answered), answer).await
     }
 }

@@ -1,0 +1,55 @@
+//! What a store must be able to do besides [`LockStore`] to be a node of a quorum: take over the fencing tokens that the
+//! quorum has decided.
+//!
+//! A node that grants a lock can only propose a fencing token, because another node may have granted the lock before with
+//! a larger one. The quorum decides on the largest proposal of a majority, and has it recorded by a majority.
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{LockStore, StoreResult};
+use crate::domain::{Claim, Fence};
+
+/// The fencing tokens of one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FenceChange {
+    /// The one that the store has reported for the lease.
+    pub proposed: Fence,
+    /// The one that the lease has from now on.
+    pub decided: Fence,
+}
+
+/// The outcome of an assignment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Assigned {
+    /// All leases have the decided tokens. For each lock that the claim holds with a limit, in the order of names, who takes
+    /// permits of it.
+    Held(Vec<Vec<PermitUse>>),
+    /// The claim does not hold all of its locks by the leases that were reported; nothing changed.
+    NotHeld,
+}
+
+/// The permits of a lock that one lease takes, or has taken and keeps for a while after its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PermitUse {
+    /// Identifies the lease: the same on all nodes.
+    pub user: [u8; 16],
+    /// How many permits.
+    pub permits: u32,
+}
+
+/// A store that can be a node of a quorum.
+#[async_trait]
+pub trait AssignFences: LockStore {
+    /// Gives the leases of the claim their decided fencing tokens, in the order of names, and raises the counters to them.
+    ///
+    /// Changes nothing unless the claim still holds all of its locks, each with its proposed or its decided token. Without
+    /// that condition, a request that was delayed past the end of its leases would succeed with tokens that are larger than
+    /// those of the claims that were granted the locks meanwhile.
+    async fn assign_fences(
+        &self,
+        claim: &Claim,
+        changes: &[FenceChange],
+        deadline: Instant,
+    ) -> StoreResult<Assigned>;
+}

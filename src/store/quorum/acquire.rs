@@ -1,0 +1,219 @@
+//! Acquiring from a quorum: rounds until one decides, with pauses of random length, so that contenders that got some nodes
+//! each do not meet again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::Core;
+use super::drift::Drift;
+use super::merge;
+use super::nodes::{ByNode, Effect};
+use super::round::{Ask, Recorded, Round};
+use super::verdict::{self, Verdict, judge, waiting_at};
+use crate::backoff::{Backoff, jittered, up_to};
+use crate::domain::{
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest,
+};
+use crate::store::memory::wall_time;
+use crate::store::{Fault, StoreError, StoreResult};
+
+/// The most rounds of one request.
+const ROUNDS_MAX: usize = 12;
+
+/// The shortest pause before the next round.
+const PAUSE_MIN: Duration = Duration::from_millis(4);
+
+/// The longest, whose half is added at random.
+const PAUSE_MAX: Duration = Duration::from_millis(160);
+
+/// How a round ended.
+enum End {
+    Granted(Granted),
+    Answered(Acquired),
+    /// Nothing has a majority, or the claim has lost what it had. What to answer if it is so in the last round too.
+    Lost(Option<Acquired>),
+}
+
+impl Core {
+    pub(super) async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Acquired> {
+        let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
+        let mut pauses = Backoff::default();
+        let mut last = None;
+        for _ in 0..ROUNDS_MAX {
+            let ask = Ask {
+                claim: Arc::clone(&at_nodes),
+                attempt: self.attempts.at_nodes(claim.token, attempt),
+                request: request.copied(),
+                deadline,
+                now_us: wall_time().unix_us(),
+            };
+            match self.round(&ask, attempt).await? {
+                End::Granted(granted) => return Ok(Acquired::Granted(granted)),
+                End::Answered(answer) => return Ok(answer),
+                End::Lost(answer) => last = answer,
+            }
+            let pause = pauses.next(PAUSE_MIN, PAUSE_MAX);
+            if Instant::now() + pause > deadline {
+                break;
+            }
+            sleep(jittered(pause / 2) + up_to(pause)).await;
+        }
+        last.ok_or_else(|| {
+            let detail = "contenders have kept each other from a majority";
+            StoreError::unavailable(Fault::Busy, detail)
+        })
+    }
+
+    /// One round. If the claim is not granted, what nodes have granted is rolled back.
+    async fn round(&self, ask: &Ask, attempt: Attempt) -> StoreResult<End> {
+        let begun = Instant::now();
+        let mut round = Round::begin(&self.nodes, ask);
+        let mut votes = round.votes().await;
+        let mut verdict = judge(self.drift, &votes);
+        let mut place = None;
+        if let Verdict::Unplaced(sequence) = verdict {
+            place = Some(sequence);
+            votes = round.votes_at(sequence).await;
+            verdict = judge(self.drift, &votes);
+        }
+        let end = match verdict {
+            Verdict::Granted(decided) => {
+                let second = self.second_phase(&mut round, &votes, &decided, ask.claim.mode);
+                match second.await {
+                    Ok(Some(granted)) if is_alive(&granted, begun) => {
+                        round.keep(&decided);
+                        return Ok(End::Granted(granted));
+                    }
+                    Ok(Some(_)) => {
+                        let detail = "the locks were granted too late, and are released again";
+                        Err(StoreError::unavailable(Fault::Timeout, detail))
+                    }
+                    Ok(None) => Ok(End::Lost(None)),
+                    Err(error) => Err(error),
+                }
+            }
+            // It has the place at as many nodes as it could get it.
+            Verdict::Unplaced(_) => Ok(End::Answered(waiting_at(&votes))),
+            Verdict::Answered(answer) => Ok(End::Answered(answer)),
+            Verdict::Split(answer) => Ok(End::Lost(Some(answer))),
+            Verdict::Failed(error) => Err(error),
+        };
+        round.roll_back(place);
+        if may_hold_somewhere(&votes) {
+            self.attempts.rename(ask.claim.token, attempt);
+        }
+        end
+    }
+
+    /// Has the decided tokens recorded by a majority that still holds the claim's leases. Returns nothing if there is
+    /// none.
+    async fn second_phase(
+        &self,
+        round: &mut Round,
+        votes: &ByNode<Acquired>,
+        decided: &[Fence],
+        mode: Mode,
+    ) -> StoreResult<Option<Granted>> {
+        let majority = votes.majority();
+        let limit = match mode {
+            Mode::Shared(share) => share.limit(),
+            Mode::Exclusive => None,
+        };
+        if limit.is_none() && verdict::agreed_fences(votes).is_some() {
+            // A majority has these tokens already.
+            let held: Vec<_> = verdict::granted(votes).collect();
+            return Ok(merged(self.drift, majority, &held, decided));
+        }
+        let recorded = round.record(decided).await;
+        if !recorded.has_majority() {
+            return Err(recorded.no_majority(Effect::MayBeDone));
+        }
+        let held = recorded.answered().flatten().map(|it| &it.granted);
+        let held: Vec<_> = held.collect();
+        if held.len() < majority || exceeds(limit, &recorded) {
+            return Ok(None);
+        }
+        Ok(merged(self.drift, majority, &held, decided))
+    }
+}
+
+/// Whether the holder has something of its leases. Counted from before the nodes were asked, and checked after their last
+/// answer, since any of them may have taken longer than the lease.
+fn is_alive(granted: &Granted, begun: Instant) -> bool {
+    let elapsed = begun.elapsed();
+    let mut leases = granted.leases.iter();
+    leases.all(|lease| lease.holder.expires_in > elapsed)
+}
+
+/// Whether some node may have granted the locks, or may yet: it refuses the attempt from now on.
+fn may_hold_somewhere(votes: &ByNode<Acquired>) -> bool {
+    votes.0.iter().any(|vote| match vote {
+        Some(Ok(answer)) => matches!(answer, Acquired::Granted(_)),
+        Some(Err(error)) => matches!(error, StoreError::Unknown { .. }),
+        // A node that is so late may refuse the attempt in the next round too.
+        None => false,
+    })
+}
+
+/// Whether claims hold more permits together than there are.
+///
+/// A limit of two or more is not kept by majorities alone: of three claims, each may have two of three nodes, and no node
+/// more than two claims. But each has been granted by its majority before it asks a majority who holds. The last of them
+/// to ask sees all others, since their majorities and its own have a node in common.
+fn exceeds(limit: Option<u32>, recorded: &ByNode<Option<Recorded>>) -> bool {
+    let Some(limit) = limit else {
+        return false;
+    };
+    let held = || recorded.answered().flatten().map(|it| &it.permits_used);
+    let locks = held().map(Vec::len).max().unwrap_or_default();
+    (0..locks).any(|lock| {
+        let mut users: HashMap<[u8; 16], u32> = HashMap::new();
+        for used in held().filter_map(|locks| locks.get(lock)).flatten() {
+            let most = users.entry(used.user).or_default();
+            *most = used.permits.max(*most);
+        }
+        let taken: u64 = users.into_values().map(u64::from).sum();
+        taken > u64::from(limit)
+    })
+}
+
+/// The grant that its holder is told of, from those of the nodes that hold it.
+fn merged(drift: Drift, majority: usize, held: &[&Granted], decided: &[Fence]) -> Option<Granted> {
+    let lease = |(index, decided): (usize, &Fence)| -> Option<Lease> {
+        let leases = held
+            .iter()
+            .map(|granted| granted.leases.get(index).cloned());
+        merge::lease(drift, majority, leases.collect::<Option<_>>()?, *decided)
+    };
+    let leases = decided.iter().enumerate().map(lease);
+    let expired: Vec<_> = held.iter().map(|granted| &granted.expired[..]).collect();
+    let kind = kind(held, majority);
+    Some(Granted {
+        kind,
+        leases: leases.collect::<Option<_>>()?,
+        expired: match kind {
+            GrantKind::New => merge::previous(drift, majority, &expired),
+            GrantKind::Reentered | GrantKind::Replayed => Vec::new(),
+        },
+    })
+}
+
+/// How the claim came to hold its locks: it held them already if it did so at a majority.
+fn kind(held: &[&Granted], majority: usize) -> GrantKind {
+    let before = || held.iter().filter(|granted| granted.kind != GrantKind::New);
+    let is_deeper = before().any(|granted| granted.kind == GrantKind::Reentered);
+    match before().count() >= majority {
+        false => GrantKind::New,
+        true if is_deeper => GrantKind::Reentered,
+        true => GrantKind::Replayed,
+    }
+}

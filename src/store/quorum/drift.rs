@@ -1,0 +1,132 @@
+//! The allowance for clocks that run at different rates.
+//!
+//! A node keeps a lease longer than its holder has been told, by what the clocks of node and holder may drift apart
+//! meanwhile, as Redlock allows for it: a hundredth of the TTL and two milliseconds. So the holder has all of the TTL that it
+//! asked for, and considers the lease over before any node grants the lock to another claim.
+
+use std::time::Duration;
+
+use crate::domain::{Claim, Holder, Lease, Timestamp, Ttl};
+
+const MILLI: Duration = Duration::from_millis(1);
+
+/// How far the clocks of a node and of a process may drift apart during a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Drift {
+    /// This many thousandths of the TTL.
+    pub thousandths: u32,
+    /// And this long, whatever the TTL: the resolution of the clocks, and of the answers. Whole milliseconds.
+    pub resolution: Duration,
+}
+
+impl Drift {
+    /// What Redlock allows for.
+    pub const REDLOCK: Self = Self {
+        thousandths: 10,
+        resolution: Duration::from_millis(2),
+    };
+
+    /// Nothing, for nodes with the clock of this process.
+    pub const NONE: Self = Self {
+        thousandths: 0,
+        resolution: Duration::ZERO,
+    };
+
+    /// How much longer than its holder a node keeps a lease with this TTL; whole milliseconds.
+    pub(super) fn of(self, ttl: Duration) -> Duration {
+        whole_millis(ttl * self.thousandths / 1_000) + self.resolution
+    }
+
+    /// How long a node keeps a lease with this TTL.
+    pub(super) fn kept_at_nodes(self, ttl: Ttl) -> Ttl {
+        Ttl::from_store(ttl.get() + self.of(ttl.get()))
+    }
+
+    /// The claim as the nodes get it.
+    pub(super) fn claim_at_nodes(self, claim: &Claim) -> Claim {
+        let allowance = self.of(claim.ttl.get());
+        Claim {
+            ttl: self.kept_at_nodes(claim.ttl),
+            // The allowance is taken off whatever is left of a lease, at its ceiling too.
+            max_hold: claim.max_hold.map(|max_hold| max_hold + allowance),
+            ..claim.clone()
+        }
+    }
+
+    /// The time for a holder of which a node has made this one, if it is a TTL; and otherwise about that.
+    pub(super) fn without(self, kept: Duration) -> Duration {
+        let part = kept.saturating_sub(self.resolution) * self.thousandths;
+        let allowance = whole_millis(part / (1_000 + self.thousandths)) + self.resolution;
+        let ttl = kept.saturating_sub(allowance);
+        let longer = ttl + MILLI;
+        if ttl + self.of(ttl) > kept {
+            ttl.saturating_sub(MILLI)
+        } else if longer + self.of(longer) <= kept {
+            longer
+        } else {
+            ttl
+        }
+    }
+
+    /// The lease as its holder is told of it.
+    pub(super) fn lease_of_holder(self, mut lease: Lease) -> Lease {
+        let ttl = self.without(lease.ttl.get());
+        lease.ttl = Ttl::from_store(ttl);
+        shorten(&mut lease.holder, self.of(ttl));
+        lease
+    }
+
+    /// The lease as others see it. A node does not tell them the TTL, so what is left of the lease is an estimate.
+    pub(super) fn public(self, mut holder: Holder) -> Holder {
+        let left = self.without(holder.expires_in);
+        let allowance = holder.expires_in.saturating_sub(left);
+        shorten(&mut holder, allowance);
+        holder
+    }
+
+    /// When a lease ends for its holder that was granted or renewed at `since`.
+    pub(super) fn end_of_holder(self, since: Timestamp, kept_until: Timestamp) -> Timestamp {
+        let kept_ms = kept_until.unix_ms().saturating_sub(since.unix_ms());
+        let left = self.without(Duration::from_millis(kept_ms));
+        Timestamp::from_unix_ms(since.unix_ms().saturating_add(millis(left)))
+    }
+}
+
+fn shorten(holder: &mut Holder, allowance: Duration) {
+    holder.expires_in = holder.expires_in.saturating_sub(allowance);
+    let expires_at_ms = holder.expires_at.unix_ms();
+    holder.expires_at = Timestamp::from_unix_ms(expires_at_ms.saturating_sub(millis(allowance)));
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The duration, rounded up to whole milliseconds.
+fn whole_millis(duration: Duration) -> Duration {
+    let millis = duration.as_nanos().div_ceil(MILLI.as_nanos());
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_keeps_a_lease_a_hundredth_and_two_milliseconds_longer() {
+        let kept = Drift::REDLOCK.kept_at_nodes(Ttl::from_store(Duration::from_secs(30)));
+        assert_eq!(kept.get(), Duration::from_millis(30_302));
+    }
+
+    #[test]
+    fn every_ttl_is_recognised() {
+        for drift in [Drift::REDLOCK, Drift::NONE] {
+            for millis in (0..3_700).chain([59_999, 60_000, 60_001, 3_600_000]) {
+                for micros in [0, 1, 999] {
+                    let ttl = Duration::from_millis(millis) + Duration::from_micros(micros);
+                    assert_eq!(drift.without(ttl + drift.of(ttl)), ttl);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Operations that end or suspend a claim: release, withdraw and suspend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Core;
+use super::merge;
+use super::nodes::{ByNode, Effect, Operation, Tries};
+use crate::domain::{
+    Attempt, Claim, Fence, HoldCount, Lease, LockNames, Released, Rollback, SuspendOptions,
+    Suspended, Token,
+};
+use crate::store::StoreResult;
+
+/// For how long a release is repeated at a node that does not confirm it. Later, most leases have ended by themselves.
+const RELEASE_TRIES: Duration = Duration::from_secs(60);
+
+impl Core {
+    pub(super) async fn suspend(
+        &self,
+        claim: &Claim,
+        options: SuspendOptions,
+        deadline: Instant,
+    ) -> StoreResult<Suspended> {
+        let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
+        let operation: Operation<Suspended> = Arc::new(move |node, deadline| {
+            let claim = Arc::clone(&at_nodes);
+            Box::pin(async move { node.suspend(&claim, options, deadline).await })
+        });
+        let answers = self
+            .nodes
+            .ask_in_turn(claim.token, Tries::Once, deadline, &operation);
+        let suspended = answers.until(deadline, ByNode::has_majority).await;
+        let suspended = suspended.of_majority(Effect::MayBeDone)?;
+        let needed = merge::needed(self.nodes.all().len(), suspended.len());
+        let positions = suspended.iter().filter_map(|suspended| suspended.position);
+        let blocked: Vec<_> = suspended.iter().map(|it| &it.blocked_by[..]).collect();
+        Ok(Suspended {
+            position: merge::position(needed, positions),
+            blocked_by: merge::conflicts(self.drift, needed, &blocked),
+        })
+    }
+
+    pub(super) async fn withdraw(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        rollback: Rollback,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let attempts = self.attempts.all_at_nodes(claim.token, attempt);
+        let tries = Tries::UntilConfirmed(claim.ttl.get());
+        let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
+        let operation: Operation<()> = Arc::new(move |node, deadline| {
+            let (claim, attempts) = (Arc::clone(&at_nodes), attempts.clone());
+            Box::pin(async move {
+                for attempt in attempts {
+                    node.withdraw(&claim, attempt, rollback, deadline).await?;
+                }
+                Ok(())
+            })
+        });
+        let answers = self
+            .nodes
+            .ask_in_turn(claim.token, tries, deadline, &operation);
+        let withdrawn = answers.until(deadline, ByNode::has_majority).await;
+        withdrawn.of_majority(Effect::MayBeDone)?;
+        Ok(())
+    }
+
+    pub(super) async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> StoreResult<Vec<Released>> {
+        let tries = match hold_count {
+            None => Tries::UntilConfirmed(RELEASE_TRIES),
+            // A step back must not be carried out later than its answer.
+            Some(_) => Tries::Once,
+        };
+        let locks = names.clone();
+        let operation: Operation<Vec<Released>> = Arc::new(move |node, deadline| {
+            let locks = locks.clone();
+            Box::pin(async move { node.release(&locks, token, hold_count, deadline).await })
+        });
+        let answers = self.nodes.ask_in_turn(token, tries, deadline, &operation);
+        let is_decided = |answers: &ByNode<Vec<Released>>| {
+            let answered: Vec<_> = answers.answered().collect();
+            (0..names.len()).all(|lock| common(answers.majority(), lock, &answered).is_some())
+        };
+        let released = answers.until(deadline, is_decided).await;
+        let released = released.of_majority(Effect::MayBeDone)?;
+        let majority = self.nodes.majority();
+        let answered: Vec<_> = released.iter().collect();
+        let merged = (0..names.len()).filter_map(|lock| {
+            let common =
+                common(majority, lock, &answered).or_else(|| common(1, lock, &answered))?;
+            if let Released::SteppedBack(lease) = &common {
+                let leases = stepped_back(&answered, lock);
+                let fence = agreed(&leases).unwrap_or(lease.holder.fence);
+                let merged = merge::lease(self.drift, majority, leases, fence)?;
+                return Some(Released::SteppedBack(merged));
+            }
+            Some(common)
+        });
+        Ok(merged.collect())
+    }
+}
+
+/// The outcome that at least `least` nodes report of a lock; the one that changed most if several do.
+fn common(least: usize, lock: usize, answered: &[&Vec<Released>]) -> Option<Released> {
+    let of_lock = || answered.iter().filter_map(|released| released.get(lock));
+    let kinds: [fn(&Released) -> bool; 5] = [
+        |released| matches!(released, Released::Freed { .. }),
+        |released| matches!(released, Released::SteppedBack(_)),
+        |released| matches!(released, Released::LeftQueue),
+        |released| matches!(released, Released::Repeated),
+        |released| matches!(released, Released::NotHolder(_)),
+    ];
+    kinds.into_iter().find_map(|is_of_kind| {
+        let same = || of_lock().filter(|released| is_of_kind(released));
+        if same().count() < least {
+            return None;
+        }
+        same()
+            .max_by_key(|released| match released {
+                Released::Freed { held_for } => (0, *held_for),
+                Released::NotHolder(reason) => (merge::rank(reason), Duration::ZERO),
+                Released::SteppedBack(_) | Released::LeftQueue | Released::Repeated => {
+                    (0, Duration::ZERO)
+                }
+            })
+            .cloned()
+    })
+}
+
+fn stepped_back(answered: &[&Vec<Released>], lock: usize) -> Vec<Lease> {
+    let of_lock = answered.iter().filter_map(|released| released.get(lock));
+    let leases = of_lock.filter_map(|released| match released {
+        Released::SteppedBack(lease) => Some(lease.clone()),
+        Released::Freed { .. }
+        | Released::LeftQueue
+        | Released::Repeated
+        | Released::NotHolder(_) => None,
+    });
+    leases.collect()
+}
+
+fn agreed(leases: &[Lease]) -> Option<Fence> {
+    let fences: Vec<_> = leases.iter().map(|lease| lease.holder.fence).collect();
+    merge::most_common(&fences)
+}

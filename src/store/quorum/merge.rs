@@ -1,0 +1,257 @@
+//! One picture of several: what nodes report of leases, holders, conflicts and locks, merged by fencing token.
+//!
+//! A lease counts if a majority may have it: as many nodes as a majority needs beside those that did not answer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::drift::Drift;
+use crate::domain::{
+    Conflict, ConflictKind, Fence, HeadWaiter, Holder, Holders, Lease, LockName, LockState,
+    LockView, NotHolder, Position, PreviousLease, Queue,
+};
+
+/// The largest value that at least `needed` of these reach; the smallest of fewer.
+pub(super) fn reached_by<T: Ord>(needed: usize, values: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut values: Vec<_> = values.into_iter().collect();
+    values.sort_unstable_by(|a, b| b.cmp(a));
+    values.truncate(needed.max(1));
+    values.pop()
+}
+
+/// How many of `answers` answers stand for a majority, if nodes that did not answer may agree with them.
+pub(super) fn needed(nodes: usize, answers: usize) -> usize {
+    let majority = nodes / 2 + 1;
+    majority.saturating_sub(nodes - answers).max(1)
+}
+
+/// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token.
+pub(super) fn lease(
+    drift: Drift,
+    majority: usize,
+    mut at_nodes: Vec<Lease>,
+    decided: Fence,
+) -> Option<Lease> {
+    at_nodes.sort_by_key(|lease| std::cmp::Reverse(lease.holder.expires_in));
+    at_nodes.truncate(majority);
+    let mut lease = drift.lease_of_holder(at_nodes.pop()?);
+    lease.holder.fence = decided;
+    Some(lease)
+}
+
+/// The previous leases that a majority reports.
+pub(super) fn previous(
+    drift: Drift,
+    majority: usize,
+    reports: &[&[PreviousLease]],
+) -> Vec<PreviousLease> {
+    let mut by_name: BTreeMap<&LockName, Vec<Duration>> = BTreeMap::new();
+    for report in reports.iter().copied().flatten() {
+        by_name
+            .entry(&report.name)
+            .or_default()
+            .push(report.held_for);
+    }
+    by_name.retain(|_, reports| reports.len() >= majority);
+    let previous = by_name.into_iter().filter_map(|(name, reports)| {
+        Some(PreviousLease {
+            name: name.clone(),
+            held_for: drift.without(reached_by(majority, reports)?),
+        })
+    });
+    previous.collect()
+}
+
+/// The holders that at least `needed` of these reports have.
+pub(super) fn holders(drift: Drift, needed: usize, reports: &[&Holders]) -> Holders {
+    let listed = || reports.iter().flat_map(|holders| &holders.listed);
+    let mut by_fence: BTreeMap<Fence, Vec<&Holder>> = BTreeMap::new();
+    for holder in listed() {
+        by_fence.entry(holder.fence).or_default().push(holder);
+    }
+    by_fence.retain(|_, reports| reports.len() >= needed);
+    // In the order of the first report that has them.
+    let order = listed().filter_map(|holder| by_fence.remove(&holder.fence));
+    let listed = order.filter_map(|mut reports| {
+        reports.sort_by_key(|holder| std::cmp::Reverse(holder.expires_in));
+        reports.truncate(needed);
+        let holder = reports.pop().cloned()?;
+        Some(drift.public(holder))
+    });
+    let listed: Vec<_> = listed.collect();
+    let totals = reports.iter().map(|holders| holders.total);
+    let total = reached_by(needed, totals).unwrap_or_default();
+    let total = total.max(listed.len() as u64);
+    Holders { listed, total }
+}
+
+/// The conflicts of a claim, in the order of its locks, that at least `needed` of these reports have.
+pub(super) fn conflicts(drift: Drift, needed: usize, reports: &[&[Conflict]]) -> Vec<Conflict> {
+    let mut names: Vec<&LockName> = Vec::new();
+    for conflict in reports.iter().copied().flatten() {
+        if !names.contains(&&conflict.name) {
+            names.push(&conflict.name);
+        }
+    }
+    // The names of a claim are sorted.
+    names.sort_unstable();
+    let merged = names.into_iter().filter_map(|name| {
+        let all = reports.iter().copied().flatten();
+        let of_lock: Vec<_> = all.filter(|conflict| conflict.name == *name).collect();
+        (of_lock.len() >= needed).then(|| conflict(drift, needed, name, &of_lock))
+    });
+    merged.collect()
+}
+
+fn conflict(drift: Drift, needed: usize, name: &LockName, reports: &[&Conflict]) -> Conflict {
+    let held: Vec<&Holders> = reports
+        .iter()
+        .filter_map(|report| match &report.by {
+            ConflictKind::Holders(holders) => Some(holders),
+            ConflictKind::Cooling { .. } | ConflictKind::Waiters => None,
+        })
+        .collect();
+    let cooling = reports.iter().filter_map(|report| match report.by {
+        ConflictKind::Cooling { free_in } => Some(free_in),
+        ConflictKind::Holders(_) | ConflictKind::Waiters => None,
+    });
+    let cooling: Vec<_> = cooling.collect();
+    let waiters = reports.len() - held.len() - cooling.len();
+    let by = match reached_by(needed, cooling.iter().copied()) {
+        _ if held.len() >= cooling.len().max(waiters) => {
+            ConflictKind::Holders(holders(drift, needed.min(held.len()), &held))
+        }
+        Some(free_in) if cooling.len() >= waiters => ConflictKind::Cooling { free_in },
+        Some(_) | None => ConflictKind::Waiters,
+    };
+    let lengths = reports.iter().map(|report| report.queue_length);
+    Conflict {
+        name: name.clone(),
+        by,
+        queue_length: reached_by(needed, lengths).unwrap_or_default(),
+    }
+}
+
+/// Whether at least `majority` of these reports name the same conflict: then it is not one between claims that each have a
+/// few nodes.
+pub(super) fn agree(majority: usize, reports: &[&[Conflict]]) -> bool {
+    let mut counts: BTreeMap<(&LockName, Option<Fence>), usize> = BTreeMap::new();
+    for conflict in reports.iter().copied().flatten() {
+        let listed: &[Holder] = match &conflict.by {
+            ConflictKind::Holders(holders) => &holders.listed,
+            ConflictKind::Cooling { .. } | ConflictKind::Waiters => &[],
+        };
+        let fences = listed.iter().map(|holder| Some(holder.fence));
+        // What lists no holder is compared by its lock alone.
+        for fence in fences.chain(listed.is_empty().then_some(None)) {
+            *counts.entry((&conflict.name, fence)).or_default() += 1;
+        }
+    }
+    counts.values().any(|count| *count >= majority)
+}
+
+/// The position that a majority of nodes has at least.
+pub(super) fn position(
+    needed: usize,
+    positions: impl Iterator<Item = Position>,
+) -> Option<Position> {
+    let mut positions: Vec<_> = positions.collect();
+    positions.sort_by_key(|position| std::cmp::Reverse(position.position));
+    positions.truncate(needed.max(1));
+    positions.pop()
+}
+
+/// Whether these nodes show the same lock: the same holders and as many waiters.
+pub(super) fn are_alike(views: &[&LockView]) -> bool {
+    views
+        .windows(2)
+        .all(|pair| fingerprint(pair[0]) == fingerprint(pair[1]))
+}
+
+/// What does not depend on the clock of the node.
+fn fingerprint(view: &LockView) -> (u8, Vec<Fence>, u64, u64) {
+    let queue_length = view.queue.length;
+    match &view.state {
+        LockState::Free => (0, Vec::new(), 0, queue_length),
+        LockState::Cooling { .. } => (1, Vec::new(), 0, queue_length),
+        LockState::Held(holders) => {
+            let mut fences: Vec<_> = holders.listed.iter().map(|holder| holder.fence).collect();
+            fences.sort_unstable();
+            (2, fences, holders.total, queue_length)
+        }
+    }
+}
+
+/// The lock as a majority shows it.
+pub(super) fn view(drift: Drift, needed: usize, name: &LockName, views: &[&LockView]) -> LockView {
+    LockView {
+        name: name.clone(),
+        state: state(drift, needed, views),
+        queue: queue(needed, views),
+    }
+}
+
+fn state(drift: Drift, needed: usize, views: &[&LockView]) -> LockState {
+    let held = views.iter().filter_map(|view| match &view.state {
+        LockState::Held(holders) => Some(holders),
+        LockState::Free | LockState::Cooling { .. } => None,
+    });
+    let held: Vec<&Holders> = held.collect();
+    if held.len() >= needed {
+        let holders = holders(drift, needed, &held);
+        // Nodes that list different holders are nodes that contenders share, unless there is no room to list them.
+        if !holders.listed.is_empty() || held.iter().all(|holders| holders.listed.is_empty()) {
+            return LockState::Held(holders);
+        }
+    }
+    // A lock that some nodes keep closed and others hold is not open at a majority either.
+    let closed = views.iter().filter_map(|view| match view.state {
+        LockState::Cooling { free_in } => Some(free_in),
+        LockState::Free | LockState::Held(_) => None,
+    });
+    let closed: Vec<_> = closed.collect();
+    match closed.len() >= needed {
+        true => LockState::Cooling {
+            free_in: reached_by(needed, closed).unwrap_or_default(),
+        },
+        false => LockState::Free,
+    }
+}
+
+fn queue(needed: usize, views: &[&LockView]) -> Queue {
+    let lengths = views.iter().map(|view| view.queue.length);
+    let mut heads: Vec<&HeadWaiter> = Vec::new();
+    for view in views {
+        heads.extend(&view.queue.head);
+    }
+    // The earliest that enough nodes have, since all of them order waiters alike.
+    heads.sort_by_key(|head| head.since);
+    let is_common = |head: &&&HeadWaiter| {
+        let same = heads.iter().filter(|other| **other == **head);
+        same.count() >= needed
+    };
+    Queue {
+        length: reached_by(needed, lengths).unwrap_or_default(),
+        head: heads.iter().find(is_common).map(|head| (*head).clone()),
+    }
+}
+
+/// How much a reason says: a node that never had the lease knows none.
+pub(super) fn rank(reason: &NotHolder) -> u8 {
+    match reason {
+        NotHolder::Unknown => 0,
+        NotHolder::Expired => 1,
+        NotHolder::Lost => 2,
+        NotHolder::Released => 3,
+        NotHolder::Evicted { .. } => 4,
+    }
+}
+
+/// The token that most nodes have, and of several the largest.
+pub(super) fn most_common(fences: &[Fence]) -> Option<Fence> {
+    let count = |fence: &Fence| fences.iter().filter(|other| *other == fence).count();
+    fences
+        .iter()
+        .copied()
+        .max_by_key(|fence| (count(fence), *fence))
+}

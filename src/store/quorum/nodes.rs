@@ -1,0 +1,278 @@
+//! The nodes, and how an operation is put to all of them: at once, with as many answers awaited as decide it. What the
+//! answers mean together is not known here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::turns::{Turn, Turns};
+use crate::backoff::{Backoff, jittered};
+use crate::domain::Token;
+use crate::store::assignment::AssignFences;
+use crate::store::{Fault, StoreError, StoreResult};
+
+/// How long an operation waits for the rest once a majority has answered without deciding it. A node that is slower than
+/// that has no say in it.
+const LATE_ANSWERS_MAX: Duration = Duration::from_millis(100);
+
+/// The pauses between the tries of a clean-up that a node has not confirmed.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// How long one try of a clean-up may take.
+const TRY_MAX: Duration = Duration::from_secs(2);
+
+/// One node.
+pub(super) type Node = Arc<dyn AssignFences>;
+
+/// An operation at one node, with its deadline.
+pub(super) type Operation<T> =
+    Arc<dyn Fn(Node, Instant) -> BoxFuture<'static, StoreResult<T>> + Send + Sync>;
+
+/// All nodes.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    nodes: Vec<Node>,
+    turns: Turns,
+}
+
+/// How an operation on a claim is carried out at a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tries {
+    /// Until the deadline, because nothing may be done later.
+    Once,
+    /// Until the node has confirmed it, or until this long after the deadline, when there is nothing left to do.
+    UntilConfirmed(Duration),
+}
+
+/// The answers of the nodes to one operation.
+pub(super) struct Answers<T> {
+    receiver: mpsc::UnboundedReceiver<(usize, StoreResult<T>)>,
+    by_node: Vec<Option<StoreResult<T>>>,
+}
+
+impl Nodes {
+    pub(super) fn new(nodes: Vec<Node>) -> Self {
+        let turns = Turns::default();
+        Self { nodes, turns }
+    }
+
+    pub(super) fn all(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// How many nodes decide: no two majorities are without a common node.
+    pub(super) fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// How many operations are still in progress at nodes.
+    pub(super) fn in_progress(&self) -> usize {
+        self.turns.count()
+    }
+
+    /// The nodes with the turns of an operation on a claim.
+    pub(super) fn in_turn(&self, token: Token) -> impl Iterator<Item = (usize, Node, Turn)> {
+        let turns = self.turns.next(self.nodes.len(), token);
+        let nodes = self.nodes.iter().cloned().zip(turns).enumerate();
+        nodes.map(|(index, (node, turn))| (index, node, turn))
+    }
+
+    /// Puts an operation that concerns no claim to all nodes.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        operation: &Operation<T>,
+    ) -> Answers<T> {
+        let (sender, answers) = Answers::of(self.nodes.len());
+        for (index, node) in self.nodes.iter().cloned().enumerate() {
+            let (sender, operation) = (sender.clone(), Arc::clone(operation));
+            tokio::spawn(async move {
+                let answer = answered_by(deadline, operation(node, deadline)).await;
+                // The operation may have been decided without this node.
+                let _ = sender.send((index, answer));
+            });
+        }
+        answers
+    }
+
+    /// Puts an operation on a claim to all nodes, at each in its turn.
+    ///
+    /// # Cancel safety
+    /// The nodes carry it out, whatever happens to the answers.
+    pub(super) fn ask_in_turn<T: Send + 'static>(
+        &self,
+        token: Token,
+        tries: Tries,
+        deadline: Instant,
+        operation: &Operation<T>,
+    ) -> Answers<T> {
+        let (sender, answers) = Answers::of(self.nodes.len());
+        for (index, node, mut turn) in self.in_turn(token) {
+            let (sender, operation) = (sender.clone(), Arc::clone(operation));
+            tokio::spawn(async move {
+                let in_turn = async {
+                    turn.begins().await;
+                    operation(Arc::clone(&node), deadline).await
+                };
+                let answer = answered_by(deadline, in_turn).await;
+                let is_confirmed = answer.is_ok();
+                // The operation may have been decided without this node.
+                let _ = sender.send((index, answer));
+                turn.begins().await;
+                if let (false, Tries::UntilConfirmed(until)) = (is_confirmed, tries) {
+                    confirm(deadline + until, |try_until| {
+                        operation(Arc::clone(&node), try_until)
+                    })
+                    .await;
+                }
+            });
+        }
+        answers
+    }
+}
+
+impl<T> Answers<T> {
+    fn of(nodes: usize) -> (mpsc::UnboundedSender<(usize, StoreResult<T>)>, Self) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (sender, Self::from(receiver, nodes))
+    }
+
+    /// The answers of `nodes` nodes that a channel brings.
+    pub(super) fn from(
+        receiver: mpsc::UnboundedReceiver<(usize, StoreResult<T>)>,
+        nodes: usize,
+    ) -> Self {
+        let by_node = (0..nodes).map(|_| None).collect();
+        Self { receiver, by_node }
+    }
+
+    /// Collects answers until they decide the operation. Returns what there is when all nodes have answered, when the
+    /// deadline has passed, or when a majority has answered and the rest does not.
+    pub(super) async fn until(
+        mut self,
+        deadline: Instant,
+        is_decided: impl Fn(&ByNode<T>) -> bool,
+    ) -> ByNode<T> {
+        let mut until = deadline;
+        loop {
+            let votes = ByNode(self.by_node);
+            if votes.missing() == 0 || is_decided(&votes) {
+                return votes;
+            }
+            if votes.answered().count() >= votes.majority() {
+                until = until.min(Instant::now() + LATE_ANSWERS_MAX);
+            }
+            self.by_node = votes.0;
+            match timeout_at(until, self.receiver.recv()).await {
+                Ok(Some((index, answer))) => self.by_node[index] = Some(answer),
+                // Every node sends one answer, so it ends without one only if the node's task panicked.
+                Ok(None) | Err(_) => return ByNode(self.by_node),
+            }
+        }
+    }
+}
+
+/// The answers so far: by node, none for a node that has not answered.
+#[derive(Debug)]
+pub(super) struct ByNode<T>(pub(super) Vec<Option<StoreResult<T>>>);
+
+impl<T> ByNode<T> {
+    pub(super) fn majority(&self) -> usize {
+        self.0.len() / 2 + 1
+    }
+
+    /// How many nodes have neither answered nor failed.
+    pub(super) fn missing(&self) -> usize {
+        self.0.iter().filter(|answer| answer.is_none()).count()
+    }
+
+    /// What nodes have answered.
+    pub(super) fn answered(&self) -> impl Iterator<Item = &T> {
+        self.0
+            .iter()
+            .filter_map(|answer| answer.as_ref()?.as_ref().ok())
+    }
+
+    /// Whether a majority has answered.
+    pub(super) fn has_majority(&self) -> bool {
+        self.answered().count() >= self.majority()
+    }
+
+    /// The answers, if a majority has answered.
+    ///
+    /// # Errors
+    /// There is no majority.
+    pub(super) fn of_majority(self, effect: Effect) -> StoreResult<Vec<T>> {
+        if !self.has_majority() {
+            return Err(self.no_majority(effect));
+        }
+        Ok(self.0.into_iter().flatten().flatten().collect())
+    }
+
+    /// The error of an operation that a majority did not answer.
+    pub(super) fn no_majority(&self, effect: Effect) -> StoreError {
+        let (nodes, answered) = (self.0.len(), self.answered().count());
+        let failures = || {
+            self.0
+                .iter()
+                .flatten()
+                .filter_map(|answer| answer.as_ref().err())
+        };
+        let fault = failures()
+            .map(StoreError::fault)
+            .next()
+            .unwrap_or(Fault::Timeout);
+        let details: Vec<_> = failures().map(StoreError::detail).collect();
+        let detail = format!(
+            "{answered} of {nodes} nodes have answered: {}",
+            details.join("; ")
+        );
+        let may_be_done = failures().any(|failure| matches!(failure, StoreError::Unknown { .. }))
+            || self.missing() > 0
+            || answered > 0;
+        match effect {
+            Effect::MayBeDone if may_be_done => StoreError::unknown(fault, detail),
+            Effect::MayBeDone | Effect::None => StoreError::unavailable(fault, detail),
+        }
+    }
+}
+
+/// What an operation may have done that did not get the answers of a majority.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Effect {
+    /// It changes nothing, or is undone.
+    None,
+    /// It may have been done.
+    MayBeDone,
+}
+
+/// The answer, or that there was none in time.
+pub(super) async fn answered_by<T>(
+    deadline: Instant,
+    answer: impl Future<Output = StoreResult<T>>,
+) -> StoreResult<T> {
+    let in_time = timeout_at(deadline, answer).await;
+    in_time.unwrap_or_else(|_| {
+        let detail = "a node did not answer in time";
+        Err(StoreError::unknown(Fault::Timeout, detail))
+    })
+}
+
+/// Repeats a clean-up until the node has confirmed it, or there is nothing left to clean up.
+pub(super) async fn confirm<T>(
+    until: Instant,
+    mut clean_up: impl FnMut(Instant) -> BoxFuture<'static, StoreResult<T>>,
+) {
+    let mut pauses = Backoff::default();
+    while Instant::now() < until {
+        let try_until = until.min(Instant::now() + TRY_MAX);
+        if answered_by(try_until, clean_up(try_until)).await.is_ok() {
+            return;
+        }
+        sleep(jittered(pauses.next(RETRY_MIN, RETRY_MAX))).await;
+    }
+}

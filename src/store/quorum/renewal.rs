@@ -1,0 +1,254 @@
+//! Renewing a claim. A node that has lost the lease gets it back, and one that has it with another token gets the decided
+//! one. Otherwise a lease that is renewed for long would lose one node after the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::Core;
+use super::drift::Drift;
+use super::merge;
+use super::nodes::{Answers, ByNode, Effect, Node, answered_by};
+use super::turns::Turn;
+use crate::domain::{
+    Acquired, Attempt, Claim, Fence, LockNames, NotHeld, RenewOptions, Renewal, Renewed, Token,
+};
+use crate::store::assignment::FenceChange;
+use crate::store::{Fault, StoreError, StoreResult};
+
+/// How long a node may take to get the lease back.
+const RESTORE_MAX: Duration = Duration::from_secs(2);
+
+/// What a majority holds, for nodes that do not.
+#[derive(Debug)]
+struct Decided {
+    claim: Claim,
+    fences: Vec<Fence>,
+}
+
+/// The part of one node in a renewal.
+struct Part {
+    node: Node,
+    turn: Turn,
+    names: LockNames,
+    token: Token,
+    /// As the nodes get them.
+    options: RenewOptions,
+    deadline: Instant,
+    /// None until it is decided; closed without a decision if the lease was not extended.
+    decision: watch::Receiver<Option<Arc<Decided>>>,
+}
+
+impl Core {
+    pub(super) async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: RenewOptions,
+        deadline: Instant,
+    ) -> StoreResult<Renewed> {
+        self.attempts.keep(token);
+        let options = RenewOptions {
+            ttl: change.ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
+            ..change
+        };
+        let begun = Instant::now();
+        let (decision, decided) = watch::channel(None);
+        let (sender, receiver) = mpsc::unbounded_channel();
+        for (index, node, turn) in self.nodes.in_turn(token) {
+            let part = Part {
+                node,
+                turn,
+                names: names.clone(),
+                token,
+                options,
+                deadline,
+                decision: decided.clone(),
+            };
+            let sender = sender.clone();
+            // The renewal may have been decided without this node.
+            tokio::spawn(part.run(move |answer| drop(sender.send((index, answer)))));
+        }
+        let answers = Answers::from(receiver, self.nodes.all().len());
+        let votes = answers.until(deadline, is_decided).await;
+        let extended: Vec<_> = votes.answered().filter_map(extended).collect();
+        if extended.len() < self.nodes.majority() {
+            return refusal(votes);
+        }
+        let majority = self.nodes.majority();
+        let renewals = renewals(self.drift, majority, &extended, change.ttl.is_some());
+        let is_over = |renewal: &Renewal| renewal.lease.holder.expires_in <= begun.elapsed();
+        if renewals.iter().any(is_over) {
+            let detail = "the leases were extended too late";
+            return Err(StoreError::unknown(Fault::Timeout, detail));
+        }
+        decision.send_replace(self.decided(names, token, &renewals));
+        Ok(Renewed::Extended(renewals))
+    }
+
+    /// What nodes need to take part again. The ends of `min_hold` and `max_hold` are not among it: those that a majority
+    /// keeps apply.
+    fn decided(
+        &self,
+        names: &LockNames,
+        token: Token,
+        renewals: &[Renewal],
+    ) -> Option<Arc<Decided>> {
+        let lease = &renewals.first()?.lease;
+        let claim = Claim {
+            mode: lease.holder.mode,
+            // The claim has its locks, whoever waits for them there.
+            fair: false,
+            hold_count: lease.holder.hold_count,
+            owner: lease.holder.owner.clone(),
+            metadata: lease.holder.metadata.clone(),
+            ..Claim::plain(names.clone(), token, lease.ttl)
+        };
+        let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
+        Some(Arc::new(Decided {
+            claim: self.drift.claim_at_nodes(&claim),
+            fences: fences.collect(),
+        }))
+    }
+}
+
+impl Part {
+    async fn run(mut self, vote: impl FnOnce(StoreResult<Renewed>) + Send) {
+        let in_turn = async {
+            self.turn.begins().await;
+            let renewed = self
+                .node
+                .renew(&self.names, self.token, self.options, self.deadline);
+            renewed.await
+        };
+        let answer = answered_by(self.deadline, in_turn).await;
+        vote(answer.clone());
+        self.turn.begins().await;
+        let decided = self.decision.wait_for(Option::is_some).await;
+        let Some(decided) = decided.ok().and_then(|decided| decided.clone()) else {
+            return;
+        };
+        let deadline = Instant::now() + RESTORE_MAX;
+        let restored = restore(&self.node, &answer, &decided, deadline);
+        // If the node does not answer, the next renewal tries again.
+        let _ = answered_by(deadline, restored).await;
+    }
+}
+
+/// Brings a node to what was decided.
+async fn restore(
+    node: &Node,
+    answer: &StoreResult<Renewed>,
+    decided: &Decided,
+    deadline: Instant,
+) -> StoreResult<()> {
+    let proposed: Vec<Fence> = match answer {
+        Ok(Renewed::Extended(renewals)) => {
+            let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
+            fences.collect()
+        }
+        Ok(Renewed::NotHolder(_)) => {
+            let attempt = Attempt::random();
+            let acquired = node.acquire(&decided.claim, attempt, None, deadline);
+            let Acquired::Granted(granted) = acquired.await? else {
+                // Another claim's lease is there, or the node has no vote yet.
+                return Ok(());
+            };
+            let fences = granted.leases.iter().map(|lease| lease.holder.fence);
+            fences.collect()
+        }
+        Ok(Renewed::Mismatched(_)) | Err(_) => return Ok(()),
+    };
+    if proposed == decided.fences {
+        return Ok(());
+    }
+    let pairs = proposed.iter().zip(&decided.fences);
+    let changes: Vec<_> = pairs
+        .map(|(proposed, decided)| FenceChange {
+            proposed: *proposed,
+            decided: *decided,
+        })
+        .collect();
+    node.assign_fences(&decided.claim, &changes, deadline)
+        .await?;
+    Ok(())
+}
+
+fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
+    match renewed {
+        Renewed::Extended(renewals) => Some(renewals),
+        Renewed::NotHolder(_) | Renewed::Mismatched(_) => None,
+    }
+}
+
+fn is_decided(votes: &ByNode<Renewed>) -> bool {
+    let extended = votes.answered().filter_map(extended).count();
+    let refused = votes.answered().count() - extended;
+    extended.max(refused) >= votes.majority()
+}
+
+/// The answer to a renewal that no majority has carried out.
+fn refusal(votes: ByNode<Renewed>) -> StoreResult<Renewed> {
+    let majority = votes.majority();
+    let refused = votes.answered().filter(|vote| extended(vote).is_none());
+    let refused: Vec<_> = refused.cloned().collect();
+    if refused.len() < majority && votes.answered().count() < votes.0.len() {
+        return Err(votes.no_majority(Effect::MayBeDone));
+    }
+    let mismatched = refused
+        .iter()
+        .find(|vote| matches!(vote, Renewed::Mismatched(_)));
+    if let Some(mismatched) = mismatched {
+        return Ok(mismatched.clone());
+    }
+    let reasons = refused.iter().filter_map(|vote| match vote {
+        Renewed::NotHolder(not_held) => Some(&not_held[..]),
+        Renewed::Extended(_) | Renewed::Mismatched(_) => None,
+    });
+    Ok(Renewed::NotHolder(not_held(&reasons.collect::<Vec<_>>())))
+}
+
+/// For each lock that is not held, the reason that says most: a node that never had the lease knows none.
+fn not_held(reports: &[&[NotHeld]]) -> Vec<NotHeld> {
+    let mut merged: Vec<NotHeld> = Vec::new();
+    for not_held in reports.iter().copied().flatten() {
+        match merged.iter_mut().find(|known| known.name == not_held.name) {
+            Some(known) if merge::rank(&known.reason) < merge::rank(&not_held.reason) => {
+                known.reason = not_held.reason.clone();
+            }
+            Some(_) => {}
+            None => merged.push(not_held.clone()),
+        }
+    }
+    merged.sort_by(|a, b| a.name.cmp(&b.name));
+    merged
+}
+
+/// The renewals that a majority has carried out, as the holder is told of them.
+fn renewals(
+    drift: Drift,
+    majority: usize,
+    extended: &[&Vec<Renewal>],
+    has_new_ttl: bool,
+) -> Vec<Renewal> {
+    let locks = extended.iter().map(|renewals| renewals.len()).min();
+    let merged = (0..locks.unwrap_or_default()).filter_map(|lock| {
+        let of_lock = || extended.iter().map(|renewals| &renewals[lock]);
+        let fences: Vec<_> = of_lock().map(|it| it.lease.holder.fence).collect();
+        let fence = merge::most_common(&fences)?;
+        let leases = of_lock().map(|renewal| renewal.lease.clone());
+        let lease = merge::lease(drift, majority, leases.collect(), fence)?;
+        let before = merge::reached_by(majority, of_lock().map(|it| it.remaining_before))?;
+        let remaining_before = match has_new_ttl {
+            true => drift.without(before),
+            false => before.saturating_sub(drift.of(lease.ttl.get())),
+        };
+        Some(Renewal {
+            lease,
+            remaining_before,
+        })
+    });
+    merged.collect()
+}

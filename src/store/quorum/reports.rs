@@ -1,0 +1,234 @@
+//! The notifications of the nodes, each passed on once: when a majority has reported it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::drift::Drift;
+use crate::domain::{ClaimDigest, EventKind, Fence, LockEvent, LockName};
+use crate::store::Listener;
+
+/// How long reports of the same are counted together. A node that is later has missed it.
+const COUNTED: Duration = Duration::from_secs(5);
+
+/// Counts reports.
+#[derive(Debug)]
+pub(super) struct Reports {
+    nodes: usize,
+    drift: Drift,
+    listener: OnceLock<Arc<dyn Listener>>,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    reports: HashMap<Subject, Report>,
+    /// When to forget which, in this order.
+    ages: VecDeque<(Instant, Subject)>,
+    /// When each node last lost events.
+    lost: HashMap<usize, Instant>,
+    /// The number of the last event that has no fencing token.
+    last_number: u64,
+}
+
+/// What is reported. Every node reports it as often as it happens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Subject {
+    Reserved(LockName),
+    Dequeued(LockName, ClaimDigest),
+    Evicted(LockName),
+    Released(LockName, ClaimDigest),
+    Event(LockName, &'static str, Option<Fence>, String),
+}
+
+#[derive(Debug)]
+struct Report {
+    /// How often each node has reported it.
+    by_node: Vec<u64>,
+    /// How often it was passed on.
+    passed_on: u64,
+    last: Instant,
+}
+
+/// The listener of one node.
+#[derive(Debug)]
+pub(super) struct NodeListener {
+    pub(super) node: usize,
+    pub(super) reports: Arc<Reports>,
+}
+
+impl Reports {
+    pub(super) fn new(nodes: usize, drift: Drift) -> Self {
+        Self {
+            nodes,
+            drift,
+            listener: OnceLock::new(),
+            counted: Mutex::default(),
+        }
+    }
+
+    pub(super) fn set_listener(&self, listener: Arc<dyn Listener>) {
+        self.listener.get_or_init(|| listener);
+    }
+
+    /// Counts a report, and passes it on if it is the one that makes a majority. That happens while the reports are locked,
+    /// so that two do not overtake each other.
+    fn report(&self, node: usize, subject: Subject, pass_on: impl FnOnce(&dyn Listener, u64)) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        counted.forget_old(now);
+        let nodes = self.nodes;
+        let report = counted.reports.entry(subject.clone());
+        let report = report.or_insert_with(|| Report {
+            by_node: vec![0; nodes],
+            passed_on: 0,
+            last: now,
+        });
+        let is_first = report.by_node.iter().all(|count| *count == 0);
+        report.last = now;
+        if !report.count(node) {
+            if is_first {
+                counted.ages.push_back((now, subject));
+            }
+            return;
+        }
+        counted.last_number += 1;
+        let number = counted.last_number;
+        if let Some(listener) = self.listener.get() {
+            pass_on(listener.as_ref(), number);
+        }
+    }
+}
+
+impl Counted {
+    fn forget_old(&mut self, now: Instant) {
+        while let Some((since, _)) = self.ages.front()
+            && now.duration_since(*since) > COUNTED
+            && let Some((_, subject)) = self.ages.pop_front()
+        {
+            match self.reports.get(&subject).map(|report| report.last) {
+                Some(last) if now.duration_since(last) <= COUNTED => {
+                    self.ages.push_back((last, subject));
+                }
+                Some(_) | None => {
+                    self.reports.remove(&subject);
+                }
+            }
+        }
+    }
+}
+
+impl Report {
+    /// Counts a report of a node. Returns whether a majority has reported the subject once more.
+    fn count(&mut self, node: usize) -> bool {
+        self.by_node[node] += 1;
+        let mut counts = self.by_node.clone();
+        counts.sort_unstable();
+        // As many nodes as a majority has count at least this.
+        let of_majority = counts[counts.len().div_ceil(2) - 1];
+        let is_more = of_majority > self.passed_on;
+        if is_more {
+            self.passed_on = of_majority;
+            // A node that has missed some does not keep later ones from being counted.
+            for count in &mut self.by_node {
+                *count = (*count).max(of_majority - 1);
+            }
+        }
+        is_more
+    }
+}
+
+impl Listener for NodeListener {
+    fn reserved(&self, name: &LockName) {
+        let subject = Subject::Reserved(name.clone());
+        self.reports
+            .report(self.node, subject, |listener, _| listener.reserved(name));
+    }
+
+    fn dequeued(&self, name: &LockName, claim: ClaimDigest) {
+        let subject = Subject::Dequeued(name.clone(), claim);
+        self.reports.report(self.node, subject, |listener, _| {
+            listener.dequeued(name, claim);
+        });
+    }
+
+    fn evicted(&self, name: &LockName) {
+        let subject = Subject::Evicted(name.clone());
+        self.reports
+            .report(self.node, subject, |listener, _| listener.evicted(name));
+    }
+
+    fn released(&self, name: &LockName, claim: ClaimDigest) {
+        let subject = Subject::Released(name.clone(), claim);
+        self.reports.report(self.node, subject, |listener, _| {
+            listener.released(name, claim);
+        });
+    }
+
+    fn event(&self, event: LockEvent) {
+        let LockEvent {
+            kind, name, fence, ..
+        } = &event;
+        let owner = match fence {
+            // The token identifies the lease.
+            Some(_) => String::new(),
+            None => event.owner.as_str().to_owned(),
+        };
+        let subject = Subject::Event(name.clone(), kind.label(), *fence, owner);
+        let drift = self.reports.drift;
+        self.reports.report(self.node, subject, |listener, number| {
+            listener.event(merged(event, number, drift));
+        });
+    }
+
+    /// The waiters recheck, whichever node may have lost a reservation.
+    fn messages_lost(&self) {
+        if let Some(listener) = self.reports.listener.get() {
+            listener.messages_lost();
+        }
+    }
+
+    /// An event is lost only if too few nodes are left to report it.
+    fn events_lost(&self) {
+        let reports = &self.reports;
+        let mut counted = reports
+            .counted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        counted
+            .lost
+            .retain(|_, at| now.duration_since(*at) <= COUNTED);
+        counted.lost.insert(self.node, now);
+        let is_lost = counted.lost.len() > (reports.nodes - 1) / 2;
+        drop(counted);
+        if let Some(listener) = reports.listener.get().filter(|_| is_lost) {
+            listener.events_lost();
+        }
+    }
+}
+
+/// The event as watchers receive it. All processes give the same id to what happens to a lease once.
+fn merged(event: LockEvent, number: u64, drift: Drift) -> LockEvent {
+    let end = |until| drift.end_of_holder(event.at, until);
+    let id = match (event.kind, event.fence) {
+        (EventKind::Renewed | EventKind::Queued, _) | (_, None) => {
+            format!("{}-{number}", event.at.unix_ms())
+        }
+        (
+            EventKind::Acquired | EventKind::Released | EventKind::Expired | EventKind::Evicted,
+            Some(fence),
+        ) => {
+            // Locks of one bucket have different tokens.
+            let bucket = event.name.bucket().index();
+            format!("{fence}-{bucket}-{}", event.kind.label())
+        }
+    };
+    LockEvent {
+        id,
+        expires_at: event.expires_at.map(end),
+        ..event
+    }
+}

@@ -1,0 +1,369 @@
+//! One round of an acquire: all nodes are asked at once, a majority decides, and every node follows the decision.
+//!
+//! Phase 1 asks each node to grant the locks; its lease has a fencing token that the node proposes. Phase 2 records the
+//! largest proposal F at a majority, at nodes that still hold the lease of phase 1.
+//!
+//! Why the tokens are ordered: let A and B be two grants that succeeded. The majorities of their second phases have a
+//! common node. It held A's lease from A's phase 1 to A's phase 2, and B's from B's phase 1 to B's phase 2; it cannot have
+//! held both, so one of the two, say A's, came first. When the node proposed a token to B, its counter had reached F of A,
+//! so F of B is larger. This needs no clock, and no bound on delays. It does need that nodes do not forget, which is why a
+//! node that has lost its data has no vote until every lease that it may have forgotten has ended.
+//!
+//! A variant takes one round trip: the process proposes one token to all nodes, and a node accepts one that is above its
+//! counter and not above its clock. It is as safe, but its tokens depend on the clocks of processes: one whose clock is
+//! behind is refused by every bucket that another has used within that time. Two round trips are the price of tokens that
+//! depend on no clock; and when a majority proposes the same token, the second is left out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use super::nodes::{Answers, ByNode, Node, Nodes, answered_by, confirm};
+use super::turns::Turn;
+use super::verdict::{self, fences};
+use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
+use crate::store::assignment::{Assigned, FenceChange, PermitUse};
+use crate::store::{Fault, StoreError, StoreResult};
+
+/// How far a proposed token may be ahead of the clock of this process: a day. A node that is further ahead has no vote, or
+/// one node whose clock is years ahead would use up the tokens of all.
+const LEAD_MAX_US: u64 = 24 * 3_600 * 1_000_000;
+
+/// When a node that did not grant what a majority has granted is asked again: what was in the way there is mostly the lease
+/// of a contender that is being rolled back.
+const CATCH_UP_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(150)];
+
+/// How long one step of catching up may take.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
+
+/// What the nodes are asked.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    /// The claim as the nodes get it.
+    pub(super) claim: Arc<Claim>,
+    pub(super) attempt: Attempt,
+    pub(super) request: Option<QueueRequest>,
+    pub(super) deadline: Instant,
+    /// The time of this process's clock, in microseconds since 1970.
+    pub(super) now_us: u64,
+}
+
+/// What was decided. A round that ends without [`Keep`](Self::Keep) is rolled back.
+#[derive(Clone, Debug)]
+enum Decision {
+    Open,
+    /// The claim waits: ask again, with this place in the queues.
+    Place(u64),
+    /// A majority has granted the locks: record these tokens.
+    Assign(Arc<[Fence]>),
+    /// The claim holds its locks with these tokens.
+    Keep(Arc<[Fence]>),
+    /// The claim has not been granted. If it waits, at this place.
+    RollBack(Option<u64>),
+}
+
+impl Decision {
+    /// Decisions come in this order; a node that is late gets only the last.
+    fn stage(&self) -> u8 {
+        match self {
+            Self::Open => 0,
+            Self::Place(_) => 1,
+            Self::Assign(_) => 2,
+            Self::Keep(_) | Self::RollBack(_) => 3,
+        }
+    }
+}
+
+/// What a node holds for the claim, with the decided tokens.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    /// The grant that the node has reported.
+    pub(super) granted: Granted,
+    /// Who takes permits of each lock, if the claim takes some of a limit.
+    pub(super) permits_used: Vec<Vec<PermitUse>>,
+}
+
+/// A round in progress. Dropped, it is rolled back.
+pub(super) struct Round {
+    decision: watch::Sender<Decision>,
+    votes: Option<Answers<Acquired>>,
+    votes_at_place: Option<Answers<Acquired>>,
+    recorded: Option<Answers<Option<Recorded>>>,
+    nodes: usize,
+    deadline: Instant,
+}
+
+/// The part of one node.
+struct Part {
+    node: Node,
+    turn: Turn,
+    ask: Ask,
+    decision: watch::Receiver<Decision>,
+}
+
+impl Ask {
+    /// Asks from this place in the queues.
+    fn take_place(&mut self, sequence: u64) {
+        if let Some(request) = &mut self.request {
+            let until = request.ticket.and_then(|ticket| ticket.until);
+            request.ticket = Some(Ticket { sequence, until });
+        }
+    }
+}
+
+impl Round {
+    /// Asks all nodes.
+    pub(super) fn begin(nodes: &Nodes, ask: &Ask) -> Self {
+        let (decision, decided) = watch::channel(Decision::Open);
+        let (vote, votes) = mpsc::unbounded_channel();
+        let (vote_again, votes_at_place) = mpsc::unbounded_channel();
+        let (record, recorded) = mpsc::unbounded_channel();
+        for (index, node, turn) in nodes.in_turn(ask.claim.token) {
+            let part = Part {
+                node,
+                turn,
+                ask: ask.clone(),
+                decision: decided.clone(),
+            };
+            let (vote, vote_again, record) = (vote.clone(), vote_again.clone(), record.clone());
+            // The round may be over before a node answers.
+            let vote = move |answer| drop(vote.send((index, answer)));
+            let vote_again = move |answer| drop(vote_again.send((index, answer)));
+            let record = move |answer| drop(record.send((index, answer)));
+            tokio::spawn(part.run(vote, vote_again, record));
+        }
+        let nodes = nodes.all().len();
+        Self {
+            decision,
+            votes: Some(Answers::from(votes, nodes)),
+            votes_at_place: Some(Answers::from(votes_at_place, nodes)),
+            recorded: Some(Answers::from(recorded, nodes)),
+            nodes,
+            deadline: ask.deadline,
+        }
+    }
+
+    /// The votes that decide the round.
+    pub(super) async fn votes(&mut self) -> ByNode<Acquired> {
+        match self.votes.take() {
+            Some(votes) => votes.until(self.deadline, verdict::is_decided).await,
+            None => ByNode((0..self.nodes).map(|_| None).collect()),
+        }
+    }
+
+    /// Has the claim enqueued at one place at all nodes, and returns the votes that decide the round then.
+    pub(super) async fn votes_at(&mut self, sequence: u64) -> ByNode<Acquired> {
+        self.decision.send_replace(Decision::Place(sequence));
+        match self.votes_at_place.take() {
+            Some(votes) => votes.until(self.deadline, verdict::is_decided).await,
+            None => ByNode((0..self.nodes).map(|_| None).collect()),
+        }
+    }
+
+    /// Has the tokens recorded. Returns what each node has recorded; nothing if it does not hold the claim's leases.
+    pub(super) async fn record(&mut self, decided: &[Fence]) -> ByNode<Option<Recorded>> {
+        self.decision.send_replace(Decision::Assign(decided.into()));
+        let is_recorded = |answers: &ByNode<Option<Recorded>>| {
+            answers.answered().flatten().count() >= answers.majority()
+        };
+        match self.recorded.take() {
+            Some(recorded) => recorded.until(self.deadline, is_recorded).await,
+            None => ByNode((0..self.nodes).map(|_| None).collect()),
+        }
+    }
+
+    /// Ends the round: the claim holds its locks.
+    pub(super) fn keep(self, decided: &[Fence]) {
+        self.decision.send_replace(Decision::Keep(decided.into()));
+    }
+
+    /// Ends the round: whatever nodes have granted is rolled back. If the claim waits, it does so at this place.
+    pub(super) fn roll_back(self, place: Option<u64>) {
+        self.decision.send_replace(Decision::RollBack(place));
+    }
+}
+
+impl Part {
+    /// Takes part in the round at one node, from the request to the end that was decided.
+    async fn run(
+        mut self,
+        vote: impl FnOnce(StoreResult<Acquired>) + Send,
+        vote_again: impl FnOnce(StoreResult<Acquired>) + Send,
+        record: impl FnOnce(StoreResult<Option<Recorded>>) + Send,
+    ) {
+        let mut answer = self.acquire().await;
+        let mut may_hold = may_hold(&answer);
+        vote(answer.clone());
+        self.turn.begins().await;
+        let mut decision = self.decided(0).await;
+        if let Decision::Place(sequence) = decision {
+            self.ask.take_place(sequence);
+            answer = self.acquire().await;
+            may_hold |= self::may_hold(&answer);
+            vote_again(answer.clone());
+            decision = self.decided(1).await;
+        }
+        let granted = match &answer {
+            Ok(Acquired::Granted(granted)) => Some(granted.clone()),
+            Ok(_) | Err(_) => None,
+        };
+        let proposed = granted.as_ref().map(fences);
+        let mut is_recorded = false;
+        if let Decision::Assign(decided) = &decision {
+            let recorded = match granted {
+                Some(granted) => self.record(granted, decided).await,
+                None => Ok(None),
+            };
+            is_recorded = matches!(recorded, Ok(Some(_)));
+            record(recorded);
+            decision = self.decided(2).await;
+        }
+        match decision {
+            Decision::Keep(decided) if !is_recorded => self.catch_up(proposed, &decided).await,
+            Decision::Keep(_) => {}
+            Decision::RollBack(place) => self.end(may_hold, &answer, place).await,
+            Decision::Open | Decision::Place(_) | Decision::Assign(_) => {
+                self.end(may_hold, &answer, None).await;
+            }
+        }
+    }
+
+    /// Ends the part of a node in a round that has granted nothing.
+    async fn end(&mut self, may_hold: bool, answer: &StoreResult<Acquired>, place: Option<u64>) {
+        if may_hold {
+            return self.roll_back().await;
+        }
+        // A node that was late still has the claim at a place of its own.
+        let (Ok(Acquired::Waiting(waiting)), Some(place)) = (answer, place) else {
+            return;
+        };
+        if waiting.ticket.sequence != place {
+            self.ask.take_place(place);
+            self.ask.deadline = Instant::now() + CATCH_UP_MAX;
+            let answer = self.acquire().await;
+            if self::may_hold(&answer) {
+                self.roll_back().await;
+            }
+        }
+    }
+
+    async fn acquire(&mut self) -> StoreResult<Acquired> {
+        let Ask {
+            claim,
+            attempt,
+            request,
+            deadline,
+            now_us,
+        } = self.ask.clone();
+        let in_turn = async {
+            self.turn.begins().await;
+            let answer = self
+                .node
+                .acquire(&claim, attempt, request.as_ref(), deadline);
+            answer.await
+        };
+        let answer = answered_by(deadline, in_turn).await?;
+        let Acquired::Granted(granted) = &answer else {
+            return Ok(answer);
+        };
+        if is_too_far_ahead(granted, now_us) {
+            self.roll_back().await;
+            let detail = "the clock of a node is more than a day ahead";
+            return Err(StoreError::unavailable(Fault::Corrupt, detail));
+        }
+        Ok(answer)
+    }
+
+    async fn record(&self, granted: Granted, decided: &[Fence]) -> StoreResult<Option<Recorded>> {
+        let proposed = fences(&granted);
+        let assigned = self.assign(&proposed, decided, self.ask.deadline).await?;
+        Ok(match assigned {
+            Assigned::Held(permits_used) => Some(Recorded {
+                granted,
+                permits_used,
+            }),
+            Assigned::NotHeld => None,
+        })
+    }
+
+    async fn assign(
+        &self,
+        proposed: &[Fence],
+        decided: &[Fence],
+        deadline: Instant,
+    ) -> StoreResult<Assigned> {
+        let pairs = proposed.iter().zip(decided);
+        let changes: Vec<_> = pairs
+            .map(|(proposed, decided)| FenceChange {
+                proposed: *proposed,
+                decided: *decided,
+            })
+            .collect();
+        let assigned = self.node.assign_fences(&self.ask.claim, &changes, deadline);
+        answered_by(deadline, assigned).await
+    }
+
+    /// The next decision after one of this stage. A round whose request is gone is rolled back.
+    async fn decided(&mut self, stage: u8) -> Decision {
+        let is_next = |decision: &Decision| decision.stage() > stage;
+        let decision = self.decision.wait_for(is_next).await;
+        decision.map_or(Decision::RollBack(None), |decision| decision.clone())
+    }
+
+    /// Brings a node to what a majority has decided that has no part in it yet.
+    async fn catch_up(&self, mut proposed: Option<Vec<Fence>>, decided: &[Fence]) {
+        // The claim has its locks, whoever waits for them here.
+        let claim = Claim {
+            fair: false,
+            ..Claim::clone(&self.ask.claim)
+        };
+        for pause in CATCH_UP_PAUSES {
+            let deadline = Instant::now() + CATCH_UP_MAX;
+            if let Some(proposed) = &proposed
+                && let Ok(_) = self.assign(proposed, decided, deadline).await
+            {
+                return;
+            }
+            if proposed.is_none() {
+                sleep(pause).await;
+                let again = self.node.acquire(&claim, self.ask.attempt, None, deadline);
+                if let Ok(Acquired::Granted(granted)) = answered_by(deadline, again).await {
+                    proposed = Some(fences(&granted));
+                }
+            }
+        }
+        if let Some(proposed) = &proposed {
+            // A node that does not answer keeps the token that it proposed, until a renewal finds it.
+            let deadline = Instant::now() + CATCH_UP_MAX;
+            let _ = self.assign(proposed, decided, deadline).await;
+        }
+    }
+
+    /// Rolls back what the node has granted, or may yet grant, until it has confirmed that or the lease has ended.
+    async fn roll_back(&self) {
+        let until = Instant::now() + self.ask.claim.ttl.get();
+        confirm(until, |try_until| {
+            let (node, ask) = (Arc::clone(&self.node), self.ask.clone());
+            Box::pin(async move {
+                let withdrawn = node.withdraw(&ask.claim, ask.attempt, Rollback::Undo, try_until);
+                withdrawn.await
+            })
+        })
+        .await;
+    }
+}
+
+/// Whether the node may have granted the locks, or may yet.
+fn may_hold(answer: &StoreResult<Acquired>) -> bool {
+    match answer {
+        Ok(answer) => matches!(answer, Acquired::Granted(_)),
+        Err(error) => matches!(error, StoreError::Unknown { .. }),
+    }
+}
+
+fn is_too_far_ahead(granted: &Granted, now_us: u64) -> bool {
+    let mut leases = granted.leases.iter();
+    leases.any(|lease| lease.holder.fence.get() > now_us.saturating_add(LEAD_MAX_US))
+}

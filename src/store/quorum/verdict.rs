@@ -1,0 +1,212 @@
+//! What the answers of the nodes to an acquire mean together.
+
+use std::time::Duration;
+
+use super::drift::Drift;
+use super::merge;
+use super::nodes::{ByNode, Effect};
+use crate::backoff::up_to;
+use crate::domain::{Acquired, Conflict, Fence, GrantKind, Granted, Refused, Ticket, Waiting};
+use crate::store::StoreError;
+
+/// The longest pause before a claim asks again that has got some nodes, but not a majority.
+const SPLIT_PAUSE: Duration = Duration::from_millis(40);
+
+/// The meaning of the answers.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// A majority has granted the locks; these are the fencing tokens of the leases.
+    Granted(Vec<Fence>),
+    /// The claim waits at a majority, but not at one place. It has to take this one at all nodes.
+    Unplaced(u64),
+    /// The claim is not granted.
+    Answered(Acquired),
+    /// There is a majority for nothing, because contenders have got some nodes each. Asked again later, nodes may answer
+    /// otherwise; if not, this is the answer.
+    Split(Acquired),
+    /// Too few nodes have answered.
+    Failed(StoreError),
+}
+
+/// Whether further answers make no difference.
+pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
+    let majority = votes.majority();
+    if granted(votes).count() >= majority {
+        return granted(votes).all(|granted| granted.kind == GrantKind::New)
+            || agreed_fences(votes).is_some();
+    }
+    let blocked = blocked(votes);
+    if blocked.len() >= majority {
+        return merge::agree(majority, &blocked);
+    }
+    waiting(votes).count() >= majority || common_refusal(votes, majority).is_some()
+}
+
+/// What the answers mean.
+pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
+    let majority = votes.majority();
+    if granted(votes).count() >= majority {
+        let fences = agreed_fences(votes).unwrap_or_else(|| largest_fences(votes));
+        return Verdict::Granted(fences);
+    }
+    if let Some(refused) = common_refusal(votes, majority) {
+        return Verdict::Answered(refused);
+    }
+    if waiting(votes).count() >= majority {
+        return place(votes);
+    }
+    if !votes.has_majority() {
+        let unknown = votes.0.iter().filter(|vote| match vote {
+            Some(Err(error)) => matches!(error, StoreError::Unknown { .. }),
+            Some(Ok(_)) => false,
+            None => true,
+        });
+        let effect = match granted(votes).count() + unknown.count() >= majority {
+            true => Effect::MayBeDone,
+            false => Effect::None,
+        };
+        return Verdict::Failed(votes.no_majority(effect));
+    }
+    // One node is enough for what only a majority can have brought about.
+    if let Some(refused) = common_refusal(votes, 1) {
+        return Verdict::Answered(refused);
+    }
+    let blocked = blocked(votes);
+    if waiting(votes).count() > 0 {
+        return Verdict::Split(Acquired::Waiting(merged_waiting(votes)));
+    }
+    let needed = merge::needed(votes.0.len(), votes.answered().count());
+    let conflicts = match merge::conflicts(drift, needed, &blocked) {
+        common if common.is_empty() => merge::conflicts(drift, 1, &blocked),
+        common => common,
+    };
+    let refused = Acquired::Refused(Refused::Blocked(conflicts));
+    match blocked.len() >= majority && merge::agree(majority, &blocked) {
+        true => Verdict::Answered(refused),
+        false => Verdict::Split(refused),
+    }
+}
+
+/// The grants among the answers.
+pub(super) fn granted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted> {
+    votes.answered().filter_map(|vote| match vote {
+        Acquired::Granted(granted) => Some(granted),
+        Acquired::Waiting(_)
+        | Acquired::Superseded
+        | Acquired::WaitExpired
+        | Acquired::Refused(_) => None,
+    })
+}
+
+/// The fencing tokens of a grant.
+pub(super) fn fences(granted: &Granted) -> Vec<Fence> {
+    let fences = granted.leases.iter().map(|lease| lease.holder.fence);
+    fences.collect()
+}
+
+/// The fencing tokens that a majority already has.
+pub(super) fn agreed_fences(votes: &ByNode<Acquired>) -> Option<Vec<Fence>> {
+    let all: Vec<_> = granted(votes).map(fences).collect();
+    let is_common = |of_one: &&Vec<Fence>| {
+        let same = all.iter().filter(|other| *other == *of_one);
+        same.count() >= votes.majority()
+    };
+    all.iter().find(is_common).cloned()
+}
+
+/// For each lock the largest token that was proposed. It is larger than every token that was decided for the lock before,
+/// because a majority has recorded that, and one of its nodes is among those that proposed.
+fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
+    let mut largest: Vec<Fence> = Vec::new();
+    for granted in granted(votes) {
+        let fences = fences(granted);
+        largest = match largest.is_empty() {
+            true => fences,
+            false => {
+                let pairs = largest.into_iter().zip(fences);
+                pairs.map(|(a, b)| a.max(b)).collect()
+            }
+        };
+    }
+    largest
+}
+
+/// The answer that at least `least` nodes give to a claim that can be neither granted nor enqueued.
+fn common_refusal(votes: &ByNode<Acquired>, least: usize) -> Option<Acquired> {
+    // In this order if there are several: an end is final, and what contradicts a claim cannot be waited for.
+    let kinds: [fn(&Acquired) -> bool; 6] = [
+        |vote| matches!(vote, Acquired::Refused(Refused::Ended(_))),
+        |vote| matches!(vote, Acquired::Refused(Refused::Mismatched(_))),
+        |vote| matches!(vote, Acquired::Superseded),
+        |vote| matches!(vote, Acquired::WaitExpired),
+        |vote| matches!(vote, Acquired::Refused(Refused::TooManyWaiters { .. })),
+        |vote| matches!(vote, Acquired::Refused(Refused::Recovering { .. })),
+    ];
+    kinds.into_iter().find_map(|is_of_kind| {
+        let same = || votes.answered().filter(|vote| is_of_kind(vote));
+        (same().count() >= least).then(|| same().next().cloned())?
+    })
+}
+
+fn waiting(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Waiting> {
+    votes.answered().filter_map(|vote| match vote {
+        Acquired::Waiting(waiting) => Some(waiting),
+        Acquired::Granted(_)
+        | Acquired::Superseded
+        | Acquired::WaitExpired
+        | Acquired::Refused(_) => None,
+    })
+}
+
+fn blocked(votes: &ByNode<Acquired>) -> Vec<&[Conflict]> {
+    let blocked = votes.answered().filter_map(|vote| match vote {
+        Acquired::Refused(Refused::Blocked(conflicts)) => Some(&conflicts[..]),
+        Acquired::Refused(_)
+        | Acquired::Granted(_)
+        | Acquired::Waiting(_)
+        | Acquired::Superseded
+        | Acquired::WaitExpired => None,
+    });
+    blocked.collect()
+}
+
+/// The claim waits. Its sequence number is the largest that a node gave it, and so larger than that of every claim that
+/// had its place at a majority before.
+fn place(votes: &ByNode<Acquired>) -> Verdict {
+    let waiting_at = merged_waiting(votes);
+    let place = waiting_at.ticket.sequence;
+    let at_place = waiting(votes).filter(|waiting| waiting.ticket.sequence == place);
+    match at_place.count() >= votes.majority() {
+        true => Verdict::Answered(Acquired::Waiting(waiting_at)),
+        false => Verdict::Unplaced(place),
+    }
+}
+
+/// The claim waits, at the place that most nodes know.
+pub(super) fn waiting_at(votes: &ByNode<Acquired>) -> Acquired {
+    Acquired::Waiting(merged_waiting(votes))
+}
+
+fn merged_waiting(votes: &ByNode<Acquired>) -> Waiting {
+    let majority = votes.majority();
+    let all = || waiting(votes);
+    let sequences = all().map(|waiting| waiting.ticket.sequence);
+    let until = merge::reached_by(majority, all().filter_map(|waiting| waiting.ticket.until));
+    // The claim can be granted when its conflicts at a majority have gone, but for those that may go unnoticed.
+    let mut rechecks: Vec<_> = all().filter_map(|waiting| waiting.recheck_in).collect();
+    rechecks.sort_unstable();
+    let recheck_in = match granted(votes).count() {
+        0 => rechecks.get(majority - 1).or(rechecks.last()).copied(),
+        _ => Some(up_to(SPLIT_PAUSE)),
+    };
+    Waiting {
+        ticket: Ticket {
+            sequence: sequences.max().unwrap_or_default(),
+            until,
+        },
+        recheck_in,
+        position: merge::position(majority, all().filter_map(|waiting| waiting.position)),
+        restored: all().any(|waiting| waiting.restored),
+        has_ambiguous_attempt: all().any(|waiting| waiting.has_ambiguous_attempt),
+    }
+}

@@ -1,0 +1,81 @@
+//! Taking over the fencing tokens that a quorum has decided for the leases of a claim.
+
+use super::StoreTime;
+use super::effects::Row;
+use super::lease::permits;
+use super::lock::Lock;
+use super::table::Table;
+use super::{ClaimKey, KeyedClaim};
+use crate::domain::{EventKind, Fence, Mode};
+use crate::store::assignment::{Assigned, FenceChange, PermitUse};
+
+impl Table {
+    pub(super) fn assign_fences(
+        &mut self,
+        claim: &KeyedClaim<'_>,
+        changes: &[FenceChange],
+        now: StoreTime,
+    ) -> Assigned {
+        for key in claim.keys.iter() {
+            self.find_for(key, now);
+        }
+        let changed = || claim.keys.iter().zip(changes);
+        let is_held = changed().all(|(key, change)| {
+            let fence = self.lease(key).map(|record| record.fence);
+            fence.is_some_and(|fence| fence == change.proposed || fence == change.decided)
+        });
+        if !is_held || changes.len() != claim.keys.len() {
+            return Assigned::NotHeld;
+        }
+        for (key, change) in changed() {
+            self.assign_one(key, change.decided, now);
+        }
+        let used = claim.keys.iter().map(|key| {
+            let lock = self.locks.get(&key.name);
+            lock.map_or_else(Vec::new, permits_used)
+        });
+        match claim.mode {
+            Mode::Shared(share) if share.limit().is_some() => Assigned::Held(used.collect()),
+            Mode::Shared(_) | Mode::Exclusive => Assigned::Held(Vec::new()),
+        }
+    }
+
+    fn assign_one(&mut self, key: &ClaimKey, decided: Fence, now: StoreTime) {
+        let effects = &mut self.effects;
+        let bucket = key.name.bucket();
+        let last = &mut self.fences[bucket.index()];
+        if *last < decided.get() {
+            *last = decided.get();
+            effects.changed(|| Row::Fence(bucket));
+        }
+        let Some((_, lock)) = self.locks.get_mut(&key.name) else {
+            return;
+        };
+        let record = lock.leases.get_mut(key.claim);
+        if let Some(record) = record.filter(|record| record.fence != decided) {
+            record.fence = decided;
+            effects.lease_changed(&key.name, key.claim);
+            // Watchers know the lease by the token that was proposed, which no client ever receives.
+            effects.event(EventKind::Acquired, &key.name, record, now);
+        }
+    }
+}
+
+/// Who takes permits of the lock.
+fn permits_used(lock: &Lock) -> Vec<PermitUse> {
+    let used = |user, mode| PermitUse {
+        user,
+        // A share has as many permits as fit.
+        permits: u32::try_from(permits(mode)).unwrap_or(u32::MAX),
+    };
+    let claims = lock.leases.claims();
+    let held = claims.iter().filter_map(|claim| {
+        let record = lock.leases.get(*claim)?;
+        Some(used(claim.0, record.mode()))
+    });
+    let cooling = lock.cooldowns().map(|(fence, mode)| {
+        let user = u128::from(fence.get()).to_be_bytes();
+        used(user, mode)
+    });
+    held.chain(cooling).collect()
+}

@@ -1,0 +1,10 @@
+//! A quorum of embedded nodes whose operations are scripted, on a stopped clock: what a majority decides, whatever the
+//! other nodes do, and that all of them end where the majority is. The contract itself runs in `contract`.
+
+mod assignment;
+mod contenders;
+mod failing;
+mod model;
+mod nodes;
+mod permits;
+mod tokens;

@@ -1,0 +1,90 @@
+//! Contenders for one lock, each a process with its own delays to each node: split votes end.
+
+use std::time::Duration;
+
+use leasehold::domain::Acquired;
+
+use super::nodes::{Process, is_granted, plain_stores};
+use crate::support::fixture::{Waiter, claim, leases_granted, lock_of, rival};
+use crate::support::scripted_store::Fate;
+
+const CONTENDERS: usize = 10;
+const RUNS: u64 = 60;
+
+/// How many rounds the winner of one run needed.
+async fn rounds_of_winner(random: &mut fastrand::Rng) -> usize {
+    let stores = plain_stores(3);
+    let first = claim();
+    let contenders: Vec<_> = (0..CONTENDERS)
+        .map(|_| {
+            let process = Process::on(&stores);
+            for node in &process.nodes {
+                node.meets(Fate::Delayed(Duration::from_micros(random.u64(0..2_000))));
+            }
+            (process, rival(&first))
+        })
+        .collect();
+    let requests = contenders
+        .iter()
+        .map(|(process, claim)| process.acquire(claim));
+    let answers = futures_util::future::join_all(requests).await;
+    let won: Vec<_> = answers.into_iter().map(is_granted).collect();
+    let winners: Vec<_> = (0..CONTENDERS).filter(|index| won[*index]).collect();
+    assert_eq!(winners.len(), 1, "one of them gets the lock");
+    let (process, _) = &contenders[winners[0]];
+    process.nodes[0].acquires()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_contenders_have_a_winner_after_three_rounds_in_the_median() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut rounds = Vec::new();
+    for _ in 0..RUNS {
+        rounds.push(rounds_of_winner(&mut random).await);
+    }
+    rounds.sort_unstable();
+    let (median, most) = (rounds[rounds.len() / 2], rounds[rounds.len() - 1]);
+    println!("rounds of the winner: median {median}, most {most}");
+    assert!(median <= 3, "{rounds:?}");
+}
+
+/// Three that each get one node first: the queue decides.
+#[tokio::test(start_paused = true)]
+async fn contenders_that_wait_are_granted_one_after_the_other() {
+    let stores = plain_stores(3);
+    let first = claim();
+    let mut contenders: Vec<_> = (0..3)
+        .map(|index| {
+            let process = Process::on(&stores);
+            for (number, node) in process.nodes.iter().enumerate() {
+                let delay = Duration::from_millis(((number + index) % 3) as u64);
+                node.meets(Fate::Delayed(delay));
+            }
+            (process, Waiter::new(rival(&first)))
+        })
+        .collect();
+    let mut fences = Vec::new();
+    for _ in 0..100 {
+        let polls = contenders.iter_mut().map(async |(process, waiter)| {
+            let answer = process.fixture.poll(waiter).await;
+            match answer {
+                Acquired::Granted(_) => Some((leases_granted(answer), waiter.claim.clone())),
+                _ => None,
+            }
+        });
+        let answers = futures_util::future::join_all(polls).await;
+        let granted: Vec<_> = answers.into_iter().flatten().collect();
+        assert!(granted.len() <= 1, "they exclude each other");
+        for (leases, claim) in granted {
+            fences.push(leases[0].holder.fence);
+            let index = contenders
+                .iter()
+                .position(|(_, waiter)| waiter.claim.token == claim.token);
+            let (process, _) = contenders.remove(index.expect("it is one of them"));
+            process.fixture.freed(&claim).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(fences.len(), 3, "all have had {}", lock_of(&first));
+    assert!(fences.is_sorted(), "{fences:?}");
+}

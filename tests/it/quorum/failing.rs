@@ -1,0 +1,247 @@
+//! Nodes that fail, are silent or are slow: a majority goes on without them, and they follow.
+
+use std::time::Duration;
+
+use leasehold::domain::{Attempt, LockState, NotHolder, Renewed};
+use leasehold::store::quorum::Drift;
+use leasehold::store::{LockStore, StoreError};
+use tokio::time::{Instant, sleep};
+
+use super::nodes::{Process, is_granted, plain_stores, unreachable};
+use crate::support::eventually;
+use crate::support::fixture::{
+    LONG, SHORT, Waiter, assert_held, claim, deadline, for_short, lock_of, rival,
+};
+use crate::support::scripted_store::Fate;
+
+#[tokio::test(start_paused = true)]
+async fn nothing_waits_for_a_silent_node() {
+    for silent in 0..3 {
+        let process = Process::alone();
+        process.meets(&[silent], &Fate::Unanswered);
+        let (claim, began) = (claim(), Instant::now());
+        process.fixture.granted(&claim).await;
+        process.fixture.renewed(&claim, None).await;
+        assert_held(&process.fixture.acquire(&rival(&claim)).await);
+        process.fixture.freed(&claim).await;
+        process.fixture.granted(&rival(&claim)).await;
+        // The clock only moves when everything waits.
+        assert_eq!(began.elapsed(), Duration::ZERO, "node {silent} is silent");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_node_ends_where_the_others_are() {
+    let process = Process::alone();
+    process.meets(&[1], &Fate::Delayed(SHORT));
+    let [released, held] = [claim(), claim()];
+    process.fixture.granted(&released).await;
+    process.fixture.freed(&released).await;
+    let lease = process.fixture.granted(&held).await;
+    process.settled().await;
+    assert!(process.held_at(&released).await.is_empty());
+    let fence = lease.holder.fence.get();
+    assert_eq!(process.fences_at_nodes(&held).await, [fence; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_does_not_overtake_the_grant_at_a_slow_node() {
+    let process = Process::alone();
+    process.meets(&[1], &Fate::Delayed(SHORT));
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    // The request to acquire is still on its way.
+    process.meets(&[1], &Fate::Answered);
+    process.fixture.freed(&claim).await;
+    sleep(SHORT * 4).await;
+    assert!(process.held_at(&claim).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_node_enqueues_a_claim_at_the_place_of_the_others() {
+    let process = Process::alone();
+    let holding = claim();
+    process.fixture.granted(&holding).await;
+    process.meets(&[0], &Fate::Delayed(SHORT));
+    let mut waiters = [rival(&holding), rival(&holding)].map(Waiter::new);
+    let mut places = Vec::new();
+    for waiter in &mut waiters {
+        places.push(process.fixture.still_waits(waiter).await.ticket.sequence);
+    }
+    process.settled().await;
+    assert!(places[0] < places[1], "{places:?}");
+    // Now the slow node belongs to the majority.
+    process.without(&[1]);
+    process.fixture.freed(&holding).await;
+    process.fixture.still_waits(&mut waiters[1]).await;
+    process.fixture.granted_after_wait(&mut waiters[0]).await;
+    process.fixture.granted_after_wait(&mut waiters[1]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_while_a_majority_is_down_and_all_is_well_after() {
+    let process = Process::alone();
+    let (held, refused) = (claim(), claim());
+    process.fixture.granted(&held).await;
+    process.without(&[0, 2]);
+    let answer = process.acquire(&refused).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unavailable { .. })),
+        "two nodes cannot have granted it, but: {answer:?}"
+    );
+    process.settled().await;
+    assert!(process.held_at(&refused).await.is_empty());
+    process.without(&[]);
+    process.fixture.renewed(&held, None).await;
+    process.fixture.granted(&rival(&refused)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_answers_were_lost_is_rolled_back_everywhere() {
+    let process = Process::alone();
+    process.meets(&[0, 1], &Fate::Lost);
+    let lost = claim();
+    let answer = process.acquire(&lost).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    process.without(&[]);
+    process.settled().await;
+    assert!(process.held_at(&lost).await.is_empty());
+    process.fixture.granted(&rival(&lost)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_took_longer_than_its_lease_is_not_reported() {
+    let process = Process::alone();
+    process.meets(&[0, 1], &Fate::Late(SHORT * 2));
+    let late = for_short(&claim());
+    let answer = process.acquire(&late).await;
+    assert!(!is_granted(answer));
+    process.without(&[]);
+    process.settled().await;
+    process.fixture.granted(&rival(&late)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assignment_that_took_longer_than_the_lease_is_not_reported() {
+    let process = Process::alone();
+    for node in &process.nodes {
+        node.next_assignments([Fate::Late(SHORT * 2)]);
+    }
+    assert!(!is_granted(process.acquire(&for_short(&claim())).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_puts_the_lease_back_at_a_node_that_was_away() {
+    let process = Process::alone();
+    process.without(&[2]);
+    let claim = claim();
+    let lease = process.fixture.granted(&claim).await;
+    process.settled().await;
+    assert_eq!(process.held_at(&claim).await, [0, 1]);
+    process.without(&[]);
+    process.fixture.renewed(&claim, None).await;
+    process.settled().await;
+    let fence = lease.holder.fence.get();
+    assert_eq!(process.fences_at_nodes(&claim).await, [fence; 3]);
+    // Now another node may be lost.
+    process.without(&[0]);
+    let renewal = process.fixture.renewed(&claim, None).await;
+    assert_eq!(renewal.lease.holder.fence.get(), fence);
+    assert_held(&process.fixture.acquire(&rival(&claim)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_never_creates_a_lease_from_a_minority() {
+    let process = Process::alone();
+    let claim = claim();
+    // What another process has left at one node.
+    let left = process.nodes[0]
+        .store
+        .acquire(&claim, Attempt::random(), None, deadline());
+    left.await.expect("the node answers");
+    match process.fixture.renew(&claim).await {
+        Renewed::NotHolder(not_held) => assert_eq!(not_held[0].reason, NotHolder::Unknown),
+        other => panic!("a majority does not hold it, but: {other:?}"),
+    }
+    process.settled().await;
+    assert_eq!(process.held_at(&claim).await, [0]);
+    assert_eq!(
+        process.fixture.state(lock_of(&claim)).await,
+        LockState::Free
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_a_node_that_was_away() {
+    let process = Process::alone();
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    process.meets(&[1], &unreachable());
+    process.fixture.freed(&claim).await;
+    process.without(&[]);
+    eventually("the node has the release", async || {
+        process.held_at(&claim).await.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_answers_nothing_ever_leaves_no_operation_behind() {
+    let process = Process::alone();
+    process.meets(&[1], &Fate::Unanswered);
+    let claim = for_short(&claim());
+    process.fixture.granted(&claim).await;
+    process.fixture.freed(&claim).await;
+    sleep(LONG * 3).await;
+    process.settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_keep_a_lease_until_its_holder_must_have_noticed_the_end() {
+    let process = Process::with_drift(&plain_stores(3), Drift::REDLOCK);
+    let claim = claim();
+    let lease = process.fixture.granted(&claim).await;
+    assert_eq!((lease.ttl.get(), lease.holder.expires_in), (LONG, LONG));
+    // A hundredth of a minute and two milliseconds.
+    process
+        .fixture
+        .advance(LONG + Duration::from_millis(601))
+        .await;
+    assert_held(&process.fixture.acquire(&rival(&claim)).await);
+    process.fixture.advance(Duration::from_millis(1)).await;
+    process.fixture.granted(&rival(&claim)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_tells_which_nodes_vote() {
+    let process = Process::alone();
+    let health = process.quorum.health();
+    assert!(health.up && health.contacted);
+    let quorum = &health.findings[0];
+    assert_eq!((quorum.topic, quorum.is_fine), ("quorum", true));
+    assert_eq!(quorum.detail, "3 of 3 nodes vote, 2 are needed");
+    let of_nodes = health
+        .findings
+        .iter()
+        .filter(|finding| finding.topic == "node");
+    assert_eq!(of_nodes.count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_is_passed_on_once_a_majority_has_reported_it() {
+    let process = Process::alone();
+    let holding = claim();
+    process.fixture.granted(&holding).await;
+    process.fixture.waiting(&rival(&holding)).await;
+    for (node, expected) in process.nodes.iter().zip([0, 1, 1]) {
+        let released = node
+            .store
+            .release(&holding.names, holding.token, None, deadline());
+        released.await.expect("the node answers");
+        let listener = process.fixture.listener();
+        assert_eq!(listener.reservations_of(lock_of(&holding)), expected);
+    }
+}

@@ -1,0 +1,143 @@
+//! The fixture: one process's quorum, and the nodes behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, Attempt, Claim, LockState, Released};
+use leasehold::store::assignment::AssignFences;
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::quorum::{Drift, QuorumStore};
+use leasehold::store::state::StoreTime;
+use leasehold::store::{Fault, LockStore, StoreError};
+
+use crate::support::eventually;
+use crate::support::fixture::{Fixture, deadline, leases_granted, lock_of, only};
+use crate::support::scripted_store::{Fate, ScriptedStore};
+
+/// One process's quorum.
+pub(super) struct Process {
+    pub(super) quorum: Arc<QuorumStore>,
+    /// The way to each node.
+    pub(super) nodes: Vec<Arc<ScriptedStore>>,
+    /// The quorum as the contract tests use a store.
+    pub(super) fixture: Fixture,
+}
+
+/// Stores whose clocks are ahead of the time by this much.
+pub(super) fn stores(ahead: &[Duration]) -> Vec<Arc<MemoryStore>> {
+    let since_1970 = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
+    let store =
+        |ahead: &Duration| MemoryStore::starting_at(10_000, StoreTime::at(since_1970 + *ahead));
+    ahead.iter().map(|ahead| Arc::new(store(ahead))).collect()
+}
+
+/// Stores with about the right time.
+pub(super) fn plain_stores(count: u64) -> Vec<Arc<MemoryStore>> {
+    let ahead: Vec<_> = (0..count).map(Duration::from_micros).collect();
+    stores(&ahead)
+}
+
+impl Process {
+    /// A process of its own, on three nodes.
+    pub(super) fn alone() -> Self {
+        Self::on(&plain_stores(3))
+    }
+
+    /// A process on these nodes.
+    pub(super) fn on(stores: &[Arc<MemoryStore>]) -> Self {
+        Self::with_drift(stores, Drift::NONE)
+    }
+
+    pub(super) fn with_drift(stores: &[Arc<MemoryStore>], drift: Drift) -> Self {
+        let way = |store: &Arc<MemoryStore>| Arc::new(ScriptedStore::on(Arc::clone(store)));
+        let nodes: Vec<_> = stores.iter().map(way).collect();
+        let shared = nodes
+            .iter()
+            .map(|node| Arc::clone(node) as Arc<dyn AssignFences>);
+        let quorum = Arc::new(QuorumStore::new(shared.collect(), drift));
+        let fixture = Fixture::on(Arc::clone(&quorum) as _, None);
+        Self {
+            quorum,
+            nodes,
+            fixture,
+        }
+    }
+
+    /// Makes these nodes fail, and the others work.
+    pub(super) fn without(&self, down: &[usize]) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.goes_down(down.contains(&index));
+        }
+    }
+
+    /// From now on, this happens to every operation at these nodes.
+    pub(super) fn meets(&self, nodes: &[usize], fate: &Fate) {
+        for index in nodes {
+            self.nodes[*index].meets(fate.clone());
+        }
+    }
+
+    pub(super) async fn acquire(&self, claim: &Claim) -> Result<Acquired, StoreError> {
+        self.fixture.attempt(claim, Attempt::random()).await
+    }
+
+    /// The fencing token of a claim that must be granted, and is released again.
+    pub(super) async fn fence_of_next(&self, claim: &Claim) -> u64 {
+        let fence = self.fixture.granted(claim).await.holder.fence.get();
+        assert!(matches!(
+            self.fixture.release(claim).await,
+            Released::Freed { .. }
+        ));
+        fence
+    }
+
+    /// Waits until all nodes have carried out what was decided.
+    pub(super) async fn settled(&self) {
+        eventually("all nodes have followed", async || {
+            (self.quorum.in_progress() == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// At which nodes the lock of the claim is held.
+    pub(super) async fn held_at(&self, claim: &Claim) -> Vec<usize> {
+        let mut held = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            let view = node.store.inspect(lock_of(claim), deadline()).await;
+            let state = view.expect("the node answers").state;
+            if matches!(state, LockState::Held(_)) {
+                held.push(index);
+            }
+        }
+        held
+    }
+
+    /// The fencing token of the only holder at each node; 0 if there is none.
+    pub(super) async fn fences_at_nodes(&self, claim: &Claim) -> Vec<u64> {
+        let mut fences = Vec::new();
+        for node in &self.nodes {
+            let view = node.store.inspect(lock_of(claim), deadline()).await;
+            fences.push(match view.expect("the node answers").state {
+                LockState::Held(holders) => only(holders.listed).fence.get(),
+                LockState::Free | LockState::Cooling { .. } => 0,
+            });
+        }
+        fences
+    }
+}
+
+/// Whether the claim was granted.
+pub(super) fn is_granted(answer: Result<Acquired, StoreError>) -> bool {
+    answer.is_ok_and(|answer| match answer {
+        Acquired::Granted(_) => !leases_granted(answer).is_empty(),
+        _ => false,
+    })
+}
+
+/// The failure of an operation that a node has not carried out.
+pub(super) fn unreachable() -> Fate {
+    Fate::Fails(StoreError::Unavailable {
+        fault: Fault::Io,
+        detail: "scripted".to_owned(),
+    })
+}

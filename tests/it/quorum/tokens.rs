@@ -1,0 +1,92 @@
+//! Fencing tokens: they grow over all grants of a lock, whichever majority made them and whatever clocks show.
+
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, Fence, GrantKind};
+use tokio::time::sleep;
+
+use super::nodes::{Process, is_granted, stores};
+use crate::support::fixture::{SHORT, claim, claim_on, for_short, lock_of, only, rival};
+use crate::support::scripted_store::Fate;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[tokio::test(start_paused = true)]
+async fn tokens_grow_whichever_majority_grants() {
+    // Clocks differ by more than the test lasts.
+    let process = Process::on(&stores(&[HOUR, HOUR / 2, Duration::ZERO]));
+    let name = lock_of(&claim()).clone();
+    let mut last = 0;
+    for down in [2, 0, 1, 0, 0, 2, 1, 2] {
+        process.without(&[down]);
+        let fence = process.fence_of_next(&claim_on(&name)).await;
+        assert!(last < fence, "{last} then {fence} without node {down}");
+        last = fence;
+        // The node is away for so long that it does not learn of the grant.
+        sleep(HOUR / 60).await;
+        process.without(&[]);
+        process.settled().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_has_the_token_of_the_grant_whichever_majority_answers() {
+    let process = Process::on(&stores(&[Duration::ZERO, HOUR, HOUR * 2]));
+    let claim = claim();
+    let fence = process.fixture.granted(&claim).await.holder.fence;
+    for down in 0..3 {
+        process.without(&[down]);
+        assert_eq!(replayed(process.fixture.acquire(&claim).await), fence);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_clock_is_years_ahead_does_not_use_up_the_tokens() {
+    let process = Process::on(&stores(&[HOUR * 24 * 365 * 100, HOUR, Duration::ZERO]));
+    let name = lock_of(&claim()).clone();
+    let since_1970 = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
+    let most = u64::try_from((since_1970 + HOUR * 2).as_micros()).expect("it is not that late");
+    for _ in 0..3 {
+        let fence = process.fence_of_next(&claim_on(&name)).await;
+        assert!(fence < most, "{fence}");
+    }
+    // It has no vote, so the two others are needed, and it keeps nothing.
+    process.without(&[1]);
+    let refused = claim_on(&name);
+    assert!(!is_granted(process.acquire(&refused).await));
+    process.settled().await;
+    assert!(process.held_at(&refused).await.is_empty());
+}
+
+/// The hole of a second phase that does not depend on the lease: A has the larger proposal, and is delayed until B holds.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_delayed_past_its_lease_does_not_get_a_larger_token_than_its_successor() {
+    let shared = stores(&[HOUR, Duration::ZERO, Duration::from_micros(1)]);
+    let [first, second] = [Process::on(&shared), Process::on(&shared)];
+    let late = for_short(&claim());
+    first.without(&[2]);
+    for node in &first.nodes {
+        node.next_assignments([Fate::Delayed(SHORT * 3)]);
+    }
+    second.without(&[0]);
+    let successor = async {
+        sleep(SHORT * 2).await;
+        second.fixture.granted(&rival(&late)).await
+    };
+    let (late_answer, lease) = tokio::join!(first.acquire(&late), successor);
+    assert!(!is_granted(late_answer), "its lease ended long ago");
+    let fence = lease.holder.fence.get();
+    let fences = first.fences_at_nodes(&late).await;
+    assert_eq!(fences[1..], [fence; 2], "the successor's stays");
+}
+
+/// The token of a claim that holds already.
+pub(super) fn replayed(answer: Acquired) -> Fence {
+    match answer {
+        Acquired::Granted(granted) => {
+            assert_eq!(granted.kind, GrantKind::Replayed);
+            only(granted.leases).holder.fence
+        }
+        other => panic!("it holds already, but: {other:?}"),
+    }
+}
