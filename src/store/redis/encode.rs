@@ -74,6 +74,20 @@ fn too_late_at(request: Option<&QueueRequest>, sent_at: Instant, deadline: Insta
 }
 
 impl Node {
+    /// What an acquire that is sent now may be granted.
+    fn may_grant(&self, purpose: Purpose) -> MayGrant {
+        // With too few replicas, a grant would be rolled back. Those that wait keep their places meanwhile.
+        if self.recovery.grace_left().is_some() || self.has_few_replicas() {
+            return MayGrant::Nothing;
+        }
+        match (self.recovery.passes_over(), purpose) {
+            (true, Purpose::Grant) => MayGrant::All,
+            (true, Purpose::Ask) => MayGrant::AllLater,
+            (false, Purpose::Grant) => MayGrant::PastNobody,
+            (false, Purpose::Ask) => MayGrant::PastNobodyLater,
+        }
+    }
+
     /// The call of `acquire.lua`. Options that most claims lack come last, and only if this claim has some.
     pub(super) fn acquire_command(
         &self,
@@ -108,17 +122,7 @@ impl Node {
                 ))
                 .arg(self.recovery.last_fence(name.bucket()));
         }
-        let may_grant = match self.recovery.grace_left() {
-            Some(_) => MayGrant::Nothing,
-            // A grant would be rolled back. Those that wait keep their places meanwhile.
-            None if self.has_few_replicas() => MayGrant::Nothing,
-            None => match (self.recovery.passes_over(), purpose) {
-                (true, Purpose::Grant) => MayGrant::All,
-                (true, Purpose::Ask) => MayGrant::AllLater,
-                (false, Purpose::Grant) => MayGrant::PastNobody,
-                (false, Purpose::Ask) => MayGrant::PastNobodyLater,
-            },
-        };
+        let may_grant = self.may_grant(purpose);
         let channel = self.messages.channel();
         let is_plain =
             may_grant == MayGrant::All && in_all.is_none() && channel.is_empty() && is_plain(claim);

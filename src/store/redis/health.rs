@@ -319,6 +319,7 @@ impl RedisStore {
         PoolHealth {
             open: number(open),
             max: number(max),
+            timeouts: self.nodes.iter().map(|it| it.pool.timeouts()).sum(),
         }
     }
 

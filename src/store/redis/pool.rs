@@ -206,8 +206,13 @@ impl Pool {
         PoolHealth {
             open: open.sum(),
             max: self.size.saturating_mul(pools),
-            timeouts: self.timeouts.load(Ordering::Relaxed),
+            timeouts: self.timeouts(),
         }
+    }
+
+    /// How often no connection was free in time.
+    pub(super) fn timeouts(&self) -> u64 {
+        self.timeouts.load(Ordering::Relaxed)
     }
 }
 
