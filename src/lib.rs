@@ -26,8 +26,8 @@
 //! 4. `http::locks::acquire`: from fields to a claim, and from the outcome to the response.
 //! 5. [`service::LockService::acquire`]: whether to wait; from here on, the request completes without its client.
 //! 6. `service::acquire`, `Request::acquire_now`: the deadline, and the guard that rolls back an undelivered grant.
-//! 7. [`store::LockStore::acquire`], which answers at once in the other stores.
-//! 8. `store::redis::node`, `Node::run`: retries until the deadline.
+//! 7. [`store::LockStore::acquire`], which answers at once in the embedded stores, and chooses the node in a cluster.
+//! 8. `store::redis::operations`, `Node::acquire`, and `store::redis::node`, `Node::run`: retries until the deadline.
 //! 9. `Node::try_once`: a connection, and the check that the reply belongs to the request.
 //! 10. `store::redis::scripts`, `ScriptRequest::send`: `EVALSHA`.
 //!
