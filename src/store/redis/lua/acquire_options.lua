@@ -36,7 +36,7 @@ local function new_lease(lock_key, claim, granted_text)
         -- A late repeat of the grant must not pass for a takeover.
         options.turns, options.is_of_stream = attempt, true
     end
-    options.repeated = is_repeat and attempt
+    options.repeated = is_repeat and attempt or nil
     return {
         key = lock_key, attempt = attempt, claim = claim, owner = owner, fence = tonumber(granted_text), acquired_ms = now_ms,
         ttl_ms = ttl_ms, until_ms = until_ms, options = options,
