@@ -92,6 +92,13 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
         }
         principals.push(entry);
     }
+    // A file that is being written is empty at first, and would lock every client out.
+    if principals.is_empty() {
+        return Err(top.invalid(
+            "principals",
+            "is missing; write at least one, like [principals.billing]".to_owned(),
+        ));
+    }
     Ok(principals)
 }
 

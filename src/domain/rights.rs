@@ -222,6 +222,13 @@ impl Rights {
         self.rules.iter().any(|rule| rule.verbs.contains(verb))
     }
 
+    /// Whether a rule permits the verb on every lock.
+    #[must_use]
+    pub fn permit_everywhere(&self, verb: Verb) -> bool {
+        let mut of_verb = self.rules.iter().filter(|rule| rule.verbs.contains(verb));
+        of_verb.any(|rule| rule.prefix.is_of_every_lock())
+    }
+
     /// The locks that may be listed, which may be none.
     #[must_use]
     pub fn listed(&self) -> &NamePrefixes {

@@ -106,7 +106,7 @@ impl App {
     /// Checks that the sender may read the metrics.
     pub(super) fn permit_metrics(&self, requester: &Requester) -> Result<(), Problem> {
         match self.principal_of(requester)? {
-            Some((keys, principal)) if !principal.rights().permit_somewhere(Verb::Metrics) => {
+            Some((keys, principal)) if !principal.rights().permit_everywhere(Verb::Metrics) => {
                 self.audit_refusal(requester, Verb::Metrics, None);
                 Err(refusal(keys, principal, Verb::Metrics, ""))
             }

@@ -273,6 +273,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        match Pin::new(&mut self.stream).poll_shutdown(context) {
+            Poll::Ready(closed) => Poll::Ready(closed),
+            // The last message of TLS waits for a peer that does not read.
+            Poll::Pending => self.written(context, Poll::Pending).map_ok(|_| ()),
+        }
     }
 }

@@ -19,6 +19,8 @@ use crate::limits::Budget;
 /// What a client may choose, the best first. A client that names neither gets HTTP/1.1.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 const HTTP2: &[u8] = b"h2";
+/// What a connection may hold of an answer that its client does not read: one record.
+const UNSENT_BYTES_MAX: usize = 16 * 1024;
 
 /// The certificate that is shown to clients. Clones share it.
 #[derive(Clone)]
@@ -69,7 +71,8 @@ impl ServerTls {
         let config = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
         let stream = UserTimeoutStream::new(stream, user_timeout);
         let handshake = TlsAcceptor::from(config).accept(stream);
-        let stream = timeout_at(deadline, handshake).await??;
+        let mut stream = timeout_at(deadline, handshake).await??;
+        stream.get_mut().1.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
         Ok(Encrypted { stream, is_http2 })
     }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -62,7 +63,7 @@ struct PrincipalFacts {
     rights: Rights,
     /// The owner of all its claims, if it may not choose.
     owner: Option<Owner>,
-    /// Cancelled once these facts are no longer true.
+    /// Cancelled once these facts are no longer true, or the key is no longer valid.
     replaced: CancellationToken,
 }
 
@@ -103,7 +104,7 @@ impl Principal {
         self.0.owner.as_ref()
     }
 
-    /// Cancelled once the principal is gone or has other rights.
+    /// Cancelled once its key is no longer valid, or the principal has other rights.
     pub(in crate::http) fn replaced(&self) -> &CancellationToken {
         &self.0.replaced
     }
@@ -143,7 +144,7 @@ impl KeyRing {
 
     /// Replaces all keys by these, and by those of the principals of a keys file.
     ///
-    /// A principal that stays as it is keeps its streams, also if its keys change.
+    /// A principal that stays as it is keeps the streams that it opened with a key that stays.
     pub fn replace_all<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = (Role, K)>,
@@ -153,35 +154,25 @@ impl KeyRing {
             .into_iter()
             .map(|(role, key)| (KeyHash::of(key.as_ref()), Principal::of_role(role)));
         let by_file = principals.iter().flat_map(|entry| {
-            let principal = Principal::of_entry(entry);
             let keys = entry.keys.iter();
-            keys.map(move |key| (*key, principal.clone()))
+            keys.map(|key| (*key, Principal::of_entry(entry)))
         });
         let new: Vec<_> = by_role.chain(by_file).collect();
         let mut principals = self.0.principals.write();
         let principals = principals
             .as_mut()
             .unwrap_or_else(|poisoned| poisoned.get_mut());
-        let old: HashMap<_, _> = principals
-            .drain()
-            .map(|(_, principal)| (principal.name().to_owned(), principal))
-            .collect();
+        let old = mem::take(&mut **principals);
         for (key, principal) in new {
-            let same = old.get(principal.name());
-            let same = same.filter(|old| old.is_equal_to(&principal));
+            let same = old.get(&key).filter(|old| old.is_equal_to(&principal));
             principals.insert(key, same.cloned().unwrap_or(principal));
         }
-        let kept: HashMap<_, _> = principals
-            .values()
-            .map(|principal| (principal.name(), principal))
-            .collect();
-        let is_gone = |principal: &&Principal| {
-            let now = kept.get(principal.name());
-            now.is_none_or(|now| !Arc::ptr_eq(&now.0, &principal.0))
-        };
-        old.values()
-            .filter(is_gone)
-            .for_each(|principal| principal.replaced().cancel());
+        for (key, before) in &old {
+            let now = principals.get(key);
+            if now.is_none_or(|now| !Arc::ptr_eq(&now.0, &before.0)) {
+                before.replaced().cancel();
+            }
+        }
     }
 
     /// The principal with this key, if it is valid. It is looked up by its hash, which a client cannot choose: so the time

@@ -80,10 +80,17 @@ pub(in crate::http) async fn acquire(
     };
     let service = app.admit(operation, &requester).await?;
     let audited = app.settings().audit.sender(&requester);
+    let principal = requester.principal.clone();
     drop(requester);
     let claim = Arc::new(acquire_request.claim);
     let was_draining = service.is_draining();
     let answer = service.acquire(Arc::clone(&claim), wait).await;
+    // A grant is rolled back by dropping the answer.
+    if principal.is_some_and(|principal| principal.replaced().is_cancelled()) {
+        return Err(Problem::unauthorized(
+            "the key of this request was replaced while it waited",
+        ));
+    }
     let AcquireAnswer {
         outcome,
         waited,

@@ -44,6 +44,7 @@ for _, lock in ipairs(locks) do
     if limit == '' then
         lease.options.last = lock.last or nil
         write_lease(lease, keep_ms(lease))
+        lock.lease = lease
     else
         if not lock.limit and (expired or lock.open_ms or lock.last) then
             delete_lease(lock)

@@ -98,8 +98,9 @@ local function step_back(lock)
     local options = lease.options
     local was_done = is_done(lease, request)
     lease.attempt = NO_ATTEMPT
-    if not was_done and tonumber(hold_count) < (options.hold_count or 1) then
-        options.hold_count = tonumber(hold_count)
+    local depth = tonumber(hold_count)
+    if not was_done and depth < (options.hold_count or 1) then
+        options.hold_count = depth > 1 and depth or nil
     end
     if is_repeat and not was_done then
         note_repeat(lease, request)

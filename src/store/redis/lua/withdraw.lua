@@ -86,6 +86,10 @@ for number = 1, #KEYS / 2 do
     local mark = call('GET', ended) or MARK_OPEN
     if is_close ~= '1' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
         mark = forget_expired(lock, mark)
+        call('DEL', ended)
+        if is_close == '2' and mark ~= MARK_OPEN then
+            call('SET', ended, mark, 'PX', TOMBSTONE_MS)
+        end
     end
     if is_close ~= '2' and string.sub(mark, 1, 1) == MARK_OPEN and not string.find(mark, attempt, 2, true) then
         local attempts = string.sub(mark, 2) .. attempt
