@@ -96,6 +96,9 @@ impl RedisStore {
 
     /// Where these locks are, if they are in one place.
     fn node_of(&self, names: &LockNames) -> Option<&Node> {
+        if let [node] = &self.nodes[..] {
+            return Some(node);
+        }
         let first = self.number_for(names.first()?);
         let is_one = names.len() == 1 || names.iter().all(|it| self.number_for(it) == first);
         is_one.then(|| &self.nodes[first])
@@ -113,10 +116,8 @@ impl LockStore for RedisStore {
     ) -> StoreResult<Acquired> {
         match self.node_of(&claim.names) {
             Some(node) => node.acquire(claim, attempt, queue_request, deadline).await,
-            None => {
-                self.acquire_across(claim, attempt, queue_request, deadline)
-                    .await
-            }
+            // Boxed, so that the futures of other requests need no space for it.
+            None => Box::pin(self.acquire_across(claim, attempt, queue_request, deadline)).await,
         }
     }
 
@@ -128,7 +129,7 @@ impl LockStore for RedisStore {
     ) -> StoreResult<Suspended> {
         match self.node_of(&claim.names) {
             Some(node) => node.suspend(claim, options, deadline).await,
-            None => self.suspend_across(claim, options, deadline).await,
+            None => Box::pin(self.suspend_across(claim, options, deadline)).await,
         }
     }
 
@@ -141,10 +142,7 @@ impl LockStore for RedisStore {
     ) -> StoreResult<()> {
         match self.node_of(&claim.names) {
             Some(node) => node.withdraw(claim, attempt, rollback, deadline).await,
-            None => {
-                self.withdraw_across(claim, attempt, rollback, deadline)
-                    .await
-            }
+            None => Box::pin(self.withdraw_across(claim, attempt, rollback, deadline)).await,
         }
     }
 
@@ -160,7 +158,7 @@ impl LockStore for RedisStore {
                 node.renew(names, token, change, Purpose::Grant, deadline)
                     .await
             }
-            None => self.renew_across(names, token, change, deadline).await,
+            None => Box::pin(self.renew_across(names, token, change, deadline)).await,
         }
     }
 
@@ -173,10 +171,7 @@ impl LockStore for RedisStore {
     ) -> StoreResult<Vec<Released>> {
         match self.node_of(names) {
             Some(node) => node.release(names, token, hold_count, deadline).await,
-            None => {
-                self.release_across(names, token, hold_count, deadline)
-                    .await
-            }
+            None => Box::pin(self.release_across(names, token, hold_count, deadline)).await,
         }
     }
 
@@ -222,7 +217,7 @@ impl LockStore for RedisStore {
             contacted,
             up: matches!(last_health.last_check, Some(Ok(()))),
             trouble: self.trouble(&last_health),
-            refused: self.refusal().map(|(_, why)| why),
+            refused: self.refusal_of_all(),
             recovering_for: self
                 .nodes
                 .iter()

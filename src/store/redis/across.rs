@@ -44,12 +44,13 @@ impl RedisStore {
         let (parts, mut request) = (self.parts(claim), queue_request.copied());
         let is_resumed = request.is_some_and(|it| it.ticket.is_some());
         let mut answers = match is_resumed {
-            true => enqueue(&parts, attempt, &mut request, deadline).await?,
+            true => enqueue(&parts, attempt, &mut request, false, deadline).await?,
             false => ask_settled(&parts, attempt, deadline).await?,
         };
         let mut end = answers.end(claim, request.is_some());
         if end.is_none() && answers.is_blocked && request.is_some() && !is_resumed {
-            answers = enqueue(&parts, attempt, &mut request, deadline).await?;
+            let is_new = !answers.has_place();
+            answers = enqueue(&parts, attempt, &mut request, is_new, deadline).await?;
             end = answers.end(claim, true);
         }
         if let Some(end) = end {
@@ -61,6 +62,10 @@ impl RedisStore {
         }
         if !answers.is_blocked {
             return grant(&parts, claim, attempt, request, deadline).await;
+        }
+        if answers.holds_unreported {
+            // An earlier poll of this attempt was granted them before a partition failed. A claim that waits holds nothing.
+            undo(&parts, attempt, deadline).await?;
         }
         match answers.waiting {
             Some(waiting) => Ok(Acquired::Waiting(waiting)),
@@ -178,7 +183,10 @@ impl RedisStore {
         for ((_, names), released) in parts.iter().zip(join_all(releasing).await) {
             match released {
                 Ok(released) => all.extend(names.iter().cloned().zip(released)),
-                Err(error) => failed = Some(error),
+                Err(error) if !matches!(failed, Some(StoreError::Unknown { .. })) => {
+                    failed = Some(error);
+                }
+                Err(_) => {}
             }
         }
         if let Some(error) = failed {
@@ -253,12 +261,18 @@ async fn enqueue(
     parts: &[Part<'_>],
     attempt: Attempt,
     request: &mut Option<QueueRequest>,
+    is_new: bool,
     deadline: Instant,
 ) -> StoreResult<Answers> {
     let mut answers = Answers::default();
     for part in parts {
-        let asked = part.acquire(Purpose::Ask, attempt, request.as_ref(), deadline);
-        answers.add(&part.claim.names, asked.await?);
+        let asking = part.acquire(Purpose::Ask, attempt, request.as_ref(), deadline);
+        let asked = asking.await;
+        if asked.is_err() && is_new {
+            // A place in some queues only would be that of another claim.
+            leave(parts, None, deadline).await;
+        }
+        answers.add(&part.claim.names, asked?);
         if answers.decided.is_some() {
             break;
         }
@@ -289,8 +303,11 @@ async fn grant(
             Ok(Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. }) => {
                 return Err(no_answer());
             }
-            // The caller rolls back what the attempt has been granted.
+            // The caller rolls back what the attempt has been granted, unless the claim goes on waiting by it.
             Err(error) if number > 0 => {
+                if request.is_some() {
+                    drop(undo(&parts[..number], attempt, deadline).await);
+                }
                 return Err(StoreError::unknown(error.fault(), error.detail()));
             }
             Err(error) => return Err(error),
@@ -301,7 +318,11 @@ async fn grant(
         };
         waits.ticket = Some(waiting.ticket);
         // The other partitions have not queued the claim, or have taken it out of the queue.
-        let answers = enqueue(parts, attempt, &mut request, deadline).await?;
+        let mut answers = enqueue(parts, attempt, &mut request, false, deadline).await?;
+        if let Some(end) = answers.end(claim, true) {
+            leave(parts, request, deadline).await;
+            return Ok(end);
+        }
         return Ok(answers.waiting.map_or(refused, Acquired::Waiting));
     }
     Ok(Acquired::Granted(merged(claim, granted)))

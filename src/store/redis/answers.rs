@@ -16,6 +16,8 @@ pub(super) struct Answers {
     not_held: Vec<LockName>,
     /// Whether it holds some that a client has received.
     holds: bool,
+    /// Whether it holds some by this attempt that no client has received.
+    pub(super) holds_unreported: bool,
     /// Of each partition the first lock, and the sequence number of the place that the claim has.
     tickets: Vec<(LockName, Option<u64>)>,
     pub(super) waiting: Option<Waiting>,
@@ -41,9 +43,10 @@ pub(super) fn is_new(conflict: &Conflict) -> bool {
 impl Answers {
     pub(super) fn add(&mut self, names: &LockNames, asked: Asked) {
         match asked {
-            Asked::Holds { is_acknowledged } => {
-                self.holds |= is_acknowledged;
-                return;
+            Asked::Holds { is_acknowledged } => return self.hold(is_acknowledged),
+            // A partition that recovers grants nothing, and is not asked whether it would: this is a replay.
+            Asked::Answered(Acquired::Granted(granted)) => {
+                return self.hold(granted.kind != GrantKind::New);
             }
             Asked::Queued(waiting) => self.wait(waiting),
             Asked::Open { ticket, conflicts } => {
@@ -61,6 +64,11 @@ impl Answers {
             Asked::Answered(answer) => self.decide(answer),
         }
         self.not_held.extend(names.iter().cloned());
+    }
+
+    fn hold(&mut self, is_acknowledged: bool) {
+        self.holds |= is_acknowledged;
+        self.holds_unreported |= !is_acknowledged;
     }
 
     fn decide(&mut self, answer: Acquired) {
@@ -86,7 +94,9 @@ impl Answers {
     pub(super) fn end(&mut self, claim: &Claim, waits: bool) -> Option<Acquired> {
         match self.decided.take() {
             // A partition that recovers keeps a waiting claim in its queues.
-            Some((_, Acquired::Refused(Refused::Recovering { .. }))) if waits => {
+            Some((_, Acquired::Refused(Refused::Recovering { .. })))
+                if waits && self.waiting.is_some() =>
+            {
                 self.is_blocked = true;
             }
             Some((_, answer)) => return Some(answer),
@@ -101,6 +111,11 @@ impl Answers {
         Some(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
             name,
         })))
+    }
+
+    /// Whether the claim has a place in a queue.
+    pub(super) fn has_place(&self) -> bool {
+        self.tickets.iter().any(|(_, ticket)| ticket.is_some())
     }
 
     /// A lock on which the claim has a place that it does not have on all of its locks.

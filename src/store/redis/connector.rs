@@ -17,6 +17,9 @@ use super::transport::{Endpoint, Transport};
 use crate::config::{ClusterAddress, RedisAddress, RedisConfig, Secret, SentinelAddress, StoreUrl};
 use crate::store::Fault;
 
+const REPLICA_OF_CLUSTER: &str =
+    "a replica is known as the primary of some slots; a failover is not over";
+
 /// Opens connections to the Redis of the store.
 pub(super) struct Connector {
     transport: Arc<Transport>,
@@ -110,9 +113,7 @@ impl Connector {
             }),
             Ok(_) => {
                 cluster.may_have_moved();
-                Err(no_primary(
-                    "a replica is known as the primary of some slots; a failover is not over",
-                ))
+                Err(no_primary(REPLICA_OF_CLUSTER))
             }
             Err(failure) => {
                 cluster.may_have_moved();
@@ -137,6 +138,10 @@ impl Connector {
             Ok(read) => read.map_err(|error| Failure::of(&error).before_any_command())?,
             Err(_) => return Err(Failure::timed_out().before_any_command()),
         };
+        if let (Target::Of(cluster, _), false) = (&self.target, server.is_primary()) {
+            cluster.may_have_moved();
+            return Err(no_primary(REPLICA_OF_CLUSTER));
+        }
         Ok(Opened {
             shared,
             server,

@@ -304,7 +304,14 @@ impl RedisStore {
         Some((findings, offset_ms))
     }
 
-    /// Why grants are refused; none if they are not.
+    /// Why all grants are refused: a cluster of which a primary is fit grants its locks.
+    pub(super) fn refusal_of_all(&self) -> Option<String> {
+        let refusals = self.nodes.iter().map(|it| it.recovery.refusal());
+        let refusals: Option<Vec<_>> = refusals.collect();
+        refusals?.into_iter().next().map(|(_, why)| why)
+    }
+
+    /// Why some grants are refused; none if they are not.
     pub(super) fn refusal(&self) -> Option<(Fault, String)> {
         let mut refusals = self.nodes.iter().filter_map(|it| it.recovery.refusal());
         refusals.next()

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::partitions;
 use super::transport::Endpoint;
 
 /// One line of the answer.
@@ -60,7 +61,7 @@ fn line(text: &str, asked: &str) -> Option<NodeLine> {
     let _link = words.next()?;
     let (mut slots, mut is_moving) = (Vec::new(), false);
     for word in words {
-        is_moving |= word.starts_with('[');
+        is_moving |= is_of_partition(word);
         slots.extend(range(word));
     }
     let has = |flag| flags.contains(&flag);
@@ -76,6 +77,13 @@ fn line(text: &str, asked: &str) -> Option<NodeLine> {
         slots,
         is_moving,
     })
+}
+
+/// Whether this is `[7->-id]` or `[7-<-id]`, and the slot is one that a partition has.
+fn is_of_partition(word: &str) -> bool {
+    let slot = word.strip_prefix('[').and_then(|rest| rest.split_once('-'));
+    let slot = slot.and_then(|(slot, _)| slot.parse::<u16>().ok());
+    slot.is_some_and(|slot| (0..partitions::COUNT).any(|it| partitions::slot(it) == slot))
 }
 
 /// `7-9`, or `7` alone; none for a slot that moves, which is in brackets.
@@ -101,7 +109,7 @@ mod tests {
     use super::*;
 
     const ANSWER: &str = "07c3 127.0.0.1:30004@31004 slave e7d1 0 1426238317239 4 connected\n\
-        67ed :30002@31002,,shard-id=69bc myself,master - 0 1426238316232 2 connected 5461-10922 [93->-e7d1]\n\
+        67ed :30002@31002,,shard-id=69bc myself,master - 0 1426238316232 2 connected 5461-10922 [93->-e7d1] [5540->-e7d1]\n\
         292f 10.0.0.3:30003@31003,three.example master,fail? - 0 1426238318243 3 connected 0 10923-16383\n";
 
     #[test]
@@ -117,6 +125,14 @@ mod tests {
         assert_eq!(failing.endpoint, ("three.example".to_owned(), 30_003));
         assert_eq!(failing.slots, [0..=0, 10_923..=16_383]);
         assert!(failing.is_primary && !failing.is_healthy);
+    }
+
+    /// Nothing of ours is in it.
+    #[test]
+    fn a_slot_that_moves_may_be_of_no_partition() {
+        let moving = |text: &str| text.split(' ').any(is_of_partition);
+        assert!(!moving("0-5460 [93->-e7d1]"));
+        assert!(moving(&format!("0-5460 [{}-<-e7d1]", partitions::slot(3))));
     }
 
     #[test]

@@ -212,21 +212,46 @@ impl Replication {
 
     /// How many replicas have the message of this barrier, and so everything before it.
     async fn count(&self, connection: &mut Connection) -> Result<u64, Failure> {
+        if self.keys.partition().is_none() {
+            let publish = redis::cmd("PUBLISH")
+                .arg(keys::BARRIER_CHANNEL)
+                .arg("")
+                .take();
+            let waiting = self.wait_behind::<redis::Value>(publish, connection);
+            return waiting.await.map(|it| it.1);
+        }
+        let key = self.keys.barrier();
+        // Allowed when memory is full. The key is missing after a pause.
+        let prolong = redis::cmd("PEXPIRE").arg(&key).arg(BARRIER_KEPT_MS).take();
+        match self.wait_behind(prolong, connection).await? {
+            (0, _) => {
+                let set = redis::cmd("SET")
+                    .arg(&key)
+                    .arg(1)
+                    .arg("PX")
+                    .arg(BARRIER_KEPT_MS)
+                    .take();
+                let waiting = self.wait_behind::<redis::Value>(set, connection);
+                waiting.await.map(|it| it.1)
+            }
+            (_, confirmed) => Ok(confirmed),
+        }
+    }
+
+    /// The answer to a command that is replicated, and how many replicas have it.
+    async fn wait_behind<T: redis::FromRedisValue>(
+        &self,
+        command: redis::Cmd,
+        connection: &mut Connection,
+    ) -> Result<(T, u64), Failure> {
         let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let mut barrier = redis::pipe();
-        match self.keys.partition() {
-            None => barrier.cmd("PUBLISH").arg(keys::BARRIER_CHANNEL).arg(""),
-            Some(_) => {
-                let barrier = barrier.cmd("SET").arg(self.keys.barrier()).arg("");
-                barrier.arg("PX").arg(BARRIER_KEPT_MS)
-            }
-        }
-        .ignore();
+        barrier.add_command(command);
         barrier.cmd("WAIT").arg(self.replicas).arg(timeout_ms);
         let asking = barrier.query_async(connection.socket());
         let give_up = Instant::now() + self.timeout + ANSWER_WITHIN;
         match timeout_at(give_up, asking).await {
-            Ok(Ok((confirmed,))) => Ok(confirmed),
+            Ok(Ok(answers)) => Ok(answers),
             Ok(Err(error)) => Err(Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),
         }

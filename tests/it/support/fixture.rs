@@ -365,32 +365,6 @@ impl Fixture {
         // Redis counts in whole milliseconds.
         self.advance(duration + Duration::from_millis(20)).await;
     }
-
-    /// Fails unless `left` of a time remains. On a real clock, less may remain.
-    #[track_caller]
-    pub(crate) fn assert_left(&self, actual: Duration, left: Duration) {
-        let least = match self.redis {
-            None => left,
-            Some(_) => left.saturating_sub(BUSY),
-        };
-        assert!(
-            (least..=left + ROUNDING).contains(&actual),
-            "{actual:?} remain instead of {left:?}"
-        );
-    }
-
-    /// Fails unless `passed` has passed. On a real clock, more may have passed.
-    #[track_caller]
-    pub(crate) fn assert_passed(&self, actual: Duration, passed: Duration) {
-        let most = match self.redis {
-            None => passed,
-            Some(_) => passed + BUSY,
-        };
-        assert!(
-            (passed.saturating_sub(ROUNDING)..=most).contains(&actual),
-            "{actual:?} passed instead of {passed:?}"
-        );
-    }
 }
 
 /// The deadline of an operation that starts now.
