@@ -213,3 +213,56 @@ pub(super) fn merged(claim: &Claim, parts: Vec<(LockNames, Granted)>) -> Granted
         expired,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::{Token, Ttl};
+
+    fn names(texts: &[&str]) -> LockNames {
+        let name = |text: &&str| LockName::parse(text.as_bytes()).expect("a name");
+        LockNames::several(texts.iter().map(name).collect()).expect("names")
+    }
+
+    /// It is not asked whether it would grant its locks, because it grants none.
+    #[test]
+    fn what_a_recovering_partition_replays_is_no_grant_of_the_other_locks() {
+        let names = [names(&["a"]), names(&["b"])];
+        let all = self::names(&["a", "b"]);
+        let ttl = Ttl::from_store(Duration::from_secs(30));
+        let claim = Claim::plain(all, Token::random(), ttl);
+        let replayed = |kind| {
+            Asked::Answered(Acquired::Granted(Granted {
+                kind,
+                leases: Vec::new(),
+                expired: Vec::new(),
+            }))
+        };
+        let open = || Asked::Open {
+            ticket: None,
+            conflicts: Vec::new(),
+        };
+
+        let mut of_both = Answers::default();
+        for names in &names {
+            of_both.add(names, replayed(GrantKind::Replayed));
+        }
+        assert!(of_both.end(&claim, false).is_none() && !of_both.is_blocked);
+
+        let mut of_one = Answers::default();
+        of_one.add(&names[0], replayed(GrantKind::Replayed));
+        of_one.add(&names[1], open());
+        let end = of_one.end(&claim, false);
+        assert!(matches!(
+            end,
+            Some(Acquired::Refused(Refused::Mismatched(_)))
+        ));
+
+        let mut unreported = Answers::default();
+        unreported.add(&names[0], replayed(GrantKind::New));
+        unreported.add(&names[1], open());
+        assert!(unreported.end(&claim, false).is_none() && unreported.holds_unreported);
+    }
+}

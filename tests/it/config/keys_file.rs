@@ -159,6 +159,15 @@ fn the_number_of_keys_and_rules_is_bounded() {
     assert!(KeysFile::read(file.path()).is_ok());
 }
 
+/// A file is empty while it is being written, and would lock every client out.
+#[test]
+fn a_keys_file_without_a_principal_is_refused() {
+    for text in ["", "[principals]\n"] {
+        let complaint = complaint_about(text);
+        assert!(complaint.contains("principals: is missing"), "{complaint}");
+    }
+}
+
 #[test]
 fn a_keys_file_that_cannot_be_read_is_named_once() {
     let path = "/nowhere/keys.toml";

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::config::{KeyHash, KeysFile};
+use leasehold::config::{KeyHash, KeysFile, PrincipalEntry};
 use leasehold::http::{KeyRing, Role};
 
 use super::{FILE, api_with, assert_permitted, by, install, ring};
-use crate::api::support::{EventStream, get, post};
+use crate::api::support::{EventStream, delete, get, post};
+use crate::support::eventually;
 
 #[tokio::test]
 async fn new_rules_hold_at_once_and_end_the_streams_of_whom_they_change() {
@@ -28,23 +29,56 @@ async fn new_rules_hold_at_once_and_end_the_streams_of_whom_they_change() {
     assert_eq!(same.expect("acquired").await["name"], "orders/eu/7");
 }
 
+const NO_ROLES: [(Role, &str); 0] = [];
+
+/// A principal that may do everything, with these keys.
+fn with_keys(keys: &[&str]) -> Vec<PrincipalEntry> {
+    let hash = |key: &&str| format!("\"{}\"", KeyHash::of(key.as_bytes()));
+    let hashes: Vec<_> = keys.iter().map(hash).collect();
+    let text = format!(
+        "[principals.a]\nkeys = [{}]\nrules = [{{ prefix = \"\", verbs = [\"admin\"] }}]\n",
+        hashes.join(", ")
+    );
+    let file = crate::config::file(&text);
+    KeysFile::read(file.path()).unwrap().principals
+}
+
+/// As after a key has leaked: its principal has another one and the same rules.
+#[tokio::test]
+async fn what_began_with_a_key_ends_when_the_key_is_no_longer_valid() {
+    let ring = KeyRing::new(NO_ROLES);
+    ring.replace_all(NO_ROLES, &with_keys(&["leaked", "new"]));
+    let api = api_with(&ring).await;
+    let [mut leaked, mut other] = [
+        EventStream::of(api.open(by("leaked", get("/events"))).await),
+        EventStream::of(api.open(by("new", get("/events"))).await),
+    ];
+    let held = api.send(by("new", post("/locks/wanted?ttl=1h"))).await;
+    let waiting = api.begin(by("leaked", post("/locks/wanted?wait=30s")));
+    eventually("it waits", async || {
+        let lock = api.send(by("new", get("/locks/wanted"))).await.json();
+        (lock["queue_length"] == 1).then_some(())
+    })
+    .await;
+    ring.replace_all(NO_ROLES, &with_keys(&["new"]));
+    let end = async { while leaked.next().await.is_some() {} };
+    let ended = tokio::time::timeout(Duration::from_secs(30), end).await;
+    assert!(ended.is_ok(), "the stream goes on");
+    let release = delete("/locks/wanted").token(&held.header("lock-token"));
+    assert_eq!(api.send(by("new", release)).await.status, 204);
+    assert_eq!(waiting.await.unwrap().status, 401);
+    eventually("it holds nothing", async || {
+        let acquired = api.send(by("new", post("/locks/wanted"))).await;
+        (acquired.status == 201).then_some(())
+    })
+    .await;
+    assert_eq!(other.expect("acquired").await["name"], "wanted");
+}
+
 #[tokio::test]
 async fn a_key_is_changed_without_a_refused_request() {
-    let file = |keys: &[&str]| {
-        let hashes: Vec<_> = keys
-            .iter()
-            .map(|key| format!("\"{}\"", KeyHash::of(key.as_bytes())))
-            .collect();
-        let text = format!(
-            "[principals.a]\nkeys = [{}]\nrules = [{{ prefix = \"\", verbs = [\"acquire\"] }}]\n",
-            hashes.join(", ")
-        );
-        let file = crate::config::file(&text);
-        KeysFile::read(file.path()).unwrap().principals
-    };
-    let no_roles: [(Role, &str); 0] = [];
-    let ring = KeyRing::new(no_roles);
-    ring.replace_all(no_roles, &file(&["old"]));
+    let ring = KeyRing::new(NO_ROLES);
+    ring.replace_all(NO_ROLES, &with_keys(&["old"]));
     let api = api_with(&ring).await;
     let load = |key: &'static str, rounds: usize| {
         let api = &api;
@@ -59,15 +93,15 @@ async fn a_key_is_changed_without_a_refused_request() {
     };
     let change = async {
         for _ in 0..50 {
-            ring.replace_all(no_roles, &file(&["old", "new"]));
+            ring.replace_all(NO_ROLES, &with_keys(&["old", "new"]));
             tokio::task::yield_now().await;
-            ring.replace_all(no_roles, &file(&["new", "old"]));
+            ring.replace_all(NO_ROLES, &with_keys(&["new", "old"]));
             tokio::task::yield_now().await;
         }
     };
-    ring.replace_all(no_roles, &file(&["old", "new"]));
+    ring.replace_all(NO_ROLES, &with_keys(&["old", "new"]));
     tokio::join!(load("old", 300), load("new", 300), change);
-    ring.replace_all(no_roles, &file(&["new"]));
+    ring.replace_all(NO_ROLES, &with_keys(&["new"]));
     assert_eq!(api.send(by("old", post("/locks/late"))).await.status, 401);
     assert_eq!(api.send(by("new", post("/locks/late"))).await.status, 201);
 }
