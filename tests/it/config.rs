@@ -140,7 +140,8 @@ fn every_key_is_read() {
     let secret = file(&format!("{KEY}\n"));
     let other_secret = file(OTHER_KEY);
     let url = file("redis://elsewhere");
-    let principals = file("");
+    let hash = leasehold::config::KeyHash::of(b"a-key-of-a-principal");
+    let principals = file(&format!("[principals.a]\nkeys = [\"{hash}\"]\n"));
     let path = |file: &NamedTempFile| file.path().to_str().unwrap().to_owned();
     let (default, _) = from_environment(&[]).unwrap();
     // The further keys are valid only together with an api_key.
