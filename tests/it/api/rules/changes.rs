@@ -64,7 +64,7 @@ async fn what_began_with_a_key_ends_when_the_key_is_no_longer_valid() {
     let end = async { while leaked.next().await.is_some() {} };
     let ended = tokio::time::timeout(Duration::from_secs(30), end).await;
     assert!(ended.is_ok(), "the stream goes on");
-    let release = delete("/locks/wanted").token(&held.header("lock-token"));
+    let release = delete("/locks/wanted").token(held.header("lock-token"));
     assert_eq!(api.send(by("new", release)).await.status, 204);
     assert_eq!(waiting.await.unwrap().status, 401);
     eventually("it holds nothing", async || {
