@@ -18,6 +18,7 @@ mod locks;
 mod manual;
 mod output;
 mod outputs;
+mod rereads;
 mod run;
 mod say;
 mod serve;

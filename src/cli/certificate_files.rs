@@ -4,31 +4,10 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use metrics::Counter;
-
+use super::rereads::RereadCounts;
 use crate::config::ServerCertificate;
 use crate::server::ServerTls;
 use crate::server::shutdown::ReloadSignals;
-use crate::telemetry::Metrics;
-
-/// Counters of rereads after a change. They are exported from the start, with or without TLS.
-pub(super) struct RereadCounts {
-    replaced: Counter,
-    failed: Counter,
-}
-
-impl RereadCounts {
-    pub(super) fn new(metrics: &Metrics) -> Self {
-        let [replaced, failed] = ["ok", "error"].map(|result| {
-            metrics.counter(
-                "leasehold_tls_rereads_total",
-                "Changes of certificate files, by whether the new certificate could be used.",
-                &[("result", result)],
-            )
-        });
-        Self { replaced, failed }
-    }
-}
 
 /// Keeps the certificate equal to its files, for as long as the service runs: rereads them at intervals, and at SIGHUP at
 /// once. Between the replacement of the one file and the other the two do not belong together; that changes nothing, and

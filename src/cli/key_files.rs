@@ -4,12 +4,10 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use metrics::Counter;
-
+use super::rereads::RereadCounts;
 use crate::config::Keys;
 use crate::http::{Audit, KeyRing, Role};
 use crate::server::shutdown::ReloadSignals;
-use crate::telemetry::Metrics;
 
 /// The ring with these keys.
 pub(super) fn ring(keys: &Keys) -> KeyRing {
@@ -33,25 +31,6 @@ fn roles(keys: &Keys) -> impl Iterator<Item = (Role, &str)> {
     ];
     keys.into_iter()
         .filter_map(|(role, key)| Some((role, key?.secret.expose())))
-}
-
-/// Counters of rereads after a change. They are exported from the start, with or without keys.
-pub(super) struct RereadCounts {
-    replaced: Counter,
-    failed: Counter,
-}
-
-impl RereadCounts {
-    pub(super) fn new(metrics: &Metrics) -> Self {
-        let [replaced, failed] = ["ok", "error"].map(|result| {
-            metrics.counter(
-                "leasehold_key_rereads_total",
-                "Changes of key files, by whether the new keys could be used.",
-                &[("result", result)],
-            )
-        });
-        Self { replaced, failed }
-    }
 }
 
 /// Keeps the key ring equal to the files, for as long as the service runs: rereads them at intervals, and at SIGHUP at

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::outputs::{OutputError, Outputs};
+use super::rereads::RereadCounts;
 use super::{CliError, Exit, certificate_files, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
@@ -287,7 +288,7 @@ async fn follow_keys(
     audit: Audit,
     reloads: ReloadSignals,
 ) -> Infallible {
-    let counts = key_files::RereadCounts::new(metrics);
+    let counts = RereadCounts::of_keys(metrics);
     let current = access.clone();
     metrics.sampled_gauge(
         "leasehold_key_files_outdated",
@@ -324,7 +325,7 @@ fn follow_certificate(
     tls: Option<ServerTls>,
     metrics: &Metrics,
 ) -> io::Result<impl Future<Output = Infallible> + use<>> {
-    let counts = certificate_files::RereadCounts::new(metrics);
+    let counts = RereadCounts::of_certificate(metrics);
     let reloads = ReloadSignals::listen(config.reloads())?;
     let followed = config.certificate.clone().zip(tls);
     let interval = config.auth_config.reread_interval;

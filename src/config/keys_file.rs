@@ -10,7 +10,7 @@ use super::error::ConfigError;
 use super::key_hash::KeyHash;
 use super::secret;
 use crate::domain::{NamePrefix, Rights, Rule, Verb, Verbs};
-use tables::{Place, Table};
+use tables::{Place, Section};
 
 /// The longest keys file, in bytes: some five thousand principals.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -75,7 +75,7 @@ impl KeysFile {
 
 fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
     let document = place.parse()?;
-    let top = Table::top(place, &document);
+    let top = Section::top(place, &document);
     top.has_only(&["principals"])?;
     let mut principals = Vec::new();
     let mut names_of_keys = HashMap::new();
@@ -102,7 +102,7 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
     Ok(principals)
 }
 
-fn principal(name: &str, table: &Table<'_>) -> Result<PrincipalEntry, ConfigError> {
+fn principal(name: &str, table: &Section<'_>) -> Result<PrincipalEntry, ConfigError> {
     check_name(name).map_err(|problem| table.invalid("", problem))?;
     table.has_only(&["keys", "rules", "bind_owner"])?;
     let rules = table.tables_in_array("rules")?;
@@ -135,7 +135,7 @@ fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn keys(table: &Table<'_>) -> Result<Vec<KeyHash>, ConfigError> {
+fn keys(table: &Section<'_>) -> Result<Vec<KeyHash>, ConfigError> {
     let texts = table.texts("keys")?;
     if texts.is_empty() || texts.len() > KEYS_MAX {
         let problem = format!(
@@ -159,7 +159,7 @@ fn keys(table: &Table<'_>) -> Result<Vec<KeyHash>, ConfigError> {
     Ok(keys)
 }
 
-fn rule(table: &Table<'_>) -> Result<Rule, ConfigError> {
+fn rule(table: &Section<'_>) -> Result<Rule, ConfigError> {
     table.has_only(&["prefix", "verbs"])?;
     let verbs = verbs(table)?;
     // Metrics have no name. A rule about locks states which, also if that is all of them: a forgotten prefix would
@@ -194,7 +194,7 @@ fn prefix(text: &str) -> Result<NamePrefix, String> {
     NamePrefix::parse(text).map_err(|error| format!("no lock name can begin like this: {error}"))
 }
 
-fn verbs(table: &Table<'_>) -> Result<Verbs, ConfigError> {
+fn verbs(table: &Section<'_>) -> Result<Verbs, ConfigError> {
     let texts = table.texts("verbs")?;
     if texts.is_empty() {
         return Err(table.invalid("verbs", format!("is empty; {}", words())));

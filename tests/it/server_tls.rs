@@ -142,10 +142,13 @@ async fn handshakes_are_bounded_in_time_and_in_number() {
             "127.0.0.1:0",
         ],
     );
-    // Half of two are for one peer. The first byte begins a record of TLS that does not end.
-    let mut slow = connect(&serving).await;
-    slow.write_all(&[22]).await.unwrap();
+    // Half of two are for one peer. The first byte begins a record of TLS that does not end. A connection that comes second
+    // to the share is closed, so each try opens one.
+    let mut slow = Vec::new();
     eventually("the share of the peer is in use", async || {
+        let mut stream = connect(&serving).await;
+        let _ = stream.write_all(&[22]).await;
+        slow.push(stream);
         encrypted(&serving, &authority, &[])
             .await
             .is_err()

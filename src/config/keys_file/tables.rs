@@ -33,7 +33,7 @@ impl<'a> Place<'a> {
 }
 
 /// A table of the file.
-pub(super) struct Table<'a> {
+pub(super) struct Section<'a> {
     place: &'a Place<'a>,
     table: &'a DeTable<'a>,
     /// The dotted path to it, for errors.
@@ -41,7 +41,7 @@ pub(super) struct Table<'a> {
     offset: usize,
 }
 
-impl<'a> Table<'a> {
+impl<'a> Section<'a> {
     pub(super) fn top(place: &'a Place<'a>, document: &'a Spanned<DeTable<'a>>) -> Self {
         Self {
             place,

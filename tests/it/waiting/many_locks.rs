@@ -43,7 +43,8 @@ async fn claims_on_many_locks_poll_proportionally_less_often() {
 #[tokio::test(start_paused = true)]
 async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
     const TAKES: Duration = Duration::from_millis(100);
-    let gate = Gate::new(4 * 256);
+    // Operations as heavy as these share three quarters of it: 1,050, in which four of them find room.
+    let gate = Gate::new(1_400);
     let (service, store) = ScriptedStore::service();
     let wanting = wanting(&service, 64).await;
     store.next(std::iter::repeat_n(Fate::Late(TAKES), 20));

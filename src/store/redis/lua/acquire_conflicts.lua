@@ -21,8 +21,7 @@ for number, lock in ipairs(locks) do
     if held > 0 and not lock.held then
         return { attempt, CLAIM_MISMATCH, number }
     end
-    local ticket = ticket_of(lock, lock.claim)
-    lock.ticket = ticket
+    local ticket = lock.ticket
     if ticket then
         waited_for, ticket_sequence = waited_for or number, ticket_sequence or ticket.sequence
         if ticket.limit ~= limit or ticket.permits ~= tonumber(permits) or ticket.count ~= total or ticket.sequence ~= ticket_sequence then

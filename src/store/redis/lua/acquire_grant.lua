@@ -3,7 +3,7 @@
 -- Fencing tokens for all locks before anything is written; locks of one bucket share a counter.
 local counters = {}
 for _, lock in ipairs(locks) do
-    local counter, why = counters[lock.fence] or call('GET', lock.fence), nil
+    local counter, why = counters[lock.fence] or lock.counter, nil
     lock.granted_text, why = next_fence(counter, lock.last_fence_seen)
     if not lock.granted_text then
         return { attempt, why }

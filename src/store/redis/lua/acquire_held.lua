@@ -46,12 +46,15 @@ for number = 1, count do
     if how == MARK_EXPIRED then
         return end_wait(ENDED, number, how)
     end
+    -- In one command, because a claim may be on many locks.
+    local mark
+    mark, lock.ticket, lock.counter = unpack(call('MGET', lock.ended, KEYS[number * 4], lock.fence))
+    lock.ticket = parse_ticket(lock.ticket)
     local lease = lock.held
     if lease and lease.attempt == attempt and string.sub(lease.options.turns or attempt, 1, 8) == attempt then
         -- The first answer to this same attempt was lost; repeat it.
         held, was_acknowledged = held + 1, false
     else
-        local mark = call('GET', lock.ended)
         local has_ended = how_ended(mark)
         if has_ended then
             return end_wait(ENDED, number, has_ended)

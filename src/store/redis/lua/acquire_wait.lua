@@ -6,11 +6,16 @@ local function keep_alive(lock)
     redis.call('PEXPIRE', queue_key(lock), math.max(TOMBSTONE_MS, tonumber(wait.liveness_ms)))
 end
 
--- Notes the last sequence number that was given.
+-- Notes the last sequence number that was given, and keeps the lock at least as long as a tombstone.
 local function note_last(lock, sequence_text)
+    if lock.last and tonumber(lock.last) >= tonumber(sequence_text) then
+        return extend_ttl(lock.key, TOMBSTONE_MS)
+    end
     lock.last = sequence_text
-    if not save_in_record(lock) then
+    local lease = lock.lease
+    if not save_in_record(lock, lease and math.max(keep_ms(lease), TOMBSTONE_MS)) then
         redis.call('HSET', lock.key, 'w', sequence_text)
+        extend_ttl(lock.key, TOMBSTONE_MS)
     end
 end
 
@@ -24,8 +29,7 @@ if wait and (first_block or may_grant == '0' or is_asked) then
             end
             -- After a loss, earlier waiters return to their places. A clock that was set back may be behind these; the
             -- counter is not.
-            local counter = call('GET', lock.fence) or 0
-            sequence = math.max(sequence, (tonumber(lock.last) or 0) + 1, math.abs(counter))
+            sequence = math.max(sequence, (tonumber(lock.last) or 0) + 1, math.abs(lock.counter or 0))
         end
     end
     local sequence_text = string.format('%.0f', sequence)
@@ -50,10 +54,7 @@ if wait and (first_block or may_grant == '0' or is_asked) then
         reindex(lock, wait.process)
         -- Last, because only an existing key can expire.
         keep_alive(lock)
-        if not lock.last or tonumber(lock.last) < sequence then
-            note_last(lock, sequence_text)
-        end
-        extend_ttl(lock.key, TOMBSTONE_MS)
+        note_last(lock, sequence_text)
         if is_new then
             publish_event(channel, 'queued', lock, nil, owner)
         end
@@ -66,7 +67,9 @@ if wait and (first_block or may_grant == '0' or is_asked) then
         if lock.admits and lock.is_first and (first_block or is_asked) then
             -- It waits for another lock meanwhile; keep this one for it.
             reserve_for(lock, wait.process, wait.liveness_ms - OUTAGE_MS)
-        elseif may_grant ~= '0' then
+        -- A lock that is held exclusively admits nobody. To read its queue for that would take a fifth of the time of a claim
+        -- on many locks.
+        elseif may_grant ~= '0' and (lock.reserved_for or not is_held_exclusively(lock)) then
             reserve(lock)
         end
     end

@@ -29,8 +29,9 @@ local function ticket_key(lock, claim)
     return split_key(lock) .. 't:' .. claim
 end
 
--- Writes the queue of a lock into its record, if it has one; its hash changes by fields.
-local function save_in_record(lock)
+-- Writes the queue of a lock into its record, if it has one; its hash changes by fields. The record is kept as long as
+-- before, unless this says how long.
+local function save_in_record(lock, kept_ms)
     local lease = lock.lease
     if not lease then
         return false
@@ -39,7 +40,7 @@ local function save_in_record(lock)
     options.last, options.reserved_for = lock.last or nil, is_reserved or nil
     options.reservation_until_ms = is_reserved and lock.reservation_until_ms or nil
     options.reservation_ms = is_reserved and lock.reservation_ms or nil
-    rewrite_lease(lease)
+    rewrite_lease(lease, kept_ms)
     return true
 end
 
@@ -66,9 +67,8 @@ local function forget_queue(lock)
     end
 end
 
--- Reads a ticket.
-local function ticket_of(lock, claim)
-    local ticket = redis.call('GET', ticket_key(lock, claim))
+-- What a ticket says; nothing if there is none.
+local function parse_ticket(ticket)
     if not ticket then
         return nil
     end
@@ -78,6 +78,10 @@ local function ticket_of(lock, claim)
         sequence = tonumber(sequence), limit = limit == '-' and '' or limit, permits = tonumber(permits),
         count = tonumber(count), process = process, asked_us = tonumber(asked_us), owner = owner,
     }
+end
+
+local function ticket_of(lock, claim)
+    return parse_ticket(redis.call('GET', ticket_key(lock, claim)))
 end
 
 -- Whether a request was surely made before the one whose process has the ticket, or a later one of that process.

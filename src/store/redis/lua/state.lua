@@ -56,10 +56,15 @@ local function shared_by(lock)
     return total, leases
 end
 
+-- Whether one claim holds the lock alone.
+local function is_held_exclusively(lock)
+    return lock.lease and lock.lease.until_ms > now_ms
+end
+
 -- The state of a lock: h with the number of holders and the leases that end first, c with the ms that it stays closed,
 -- or f.
 local function state(lock)
-    if lock.lease and lock.lease.until_ms > now_ms then
+    if is_held_exclusively(lock) then
         local leases = {}
         if listed_bytes_left >= 0 then
             add_listed(leases, lock.lease)
@@ -80,7 +85,7 @@ end
 -- What keeps a lock from a claim, and for how long at most without further operations: h holders, c it is closed, l
 -- another limit. Nothing if the lock admits it. `limit` is empty for an exclusive claim.
 local function conflict(lock, limit, permits)
-    if lock.lease and lock.lease.until_ms > now_ms then
+    if is_held_exclusively(lock) then
         return HELD, lock.lease.until_ms - now_ms
     end
     if not lock.limit then
