@@ -88,6 +88,11 @@ fn no_file_is_too_long() {
 }
 
 #[test]
+fn no_name_is_that_of_two_types() {
+    assert_eq!(rules::types_of_one_name(&files()), Vec::<String>::new());
+}
+
+#[test]
 fn every_script_keeps_to_its_header() {
     assert_none(lua::header);
 }

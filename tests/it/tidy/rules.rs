@@ -1,5 +1,7 @@
 //! Rules for single lines, lengths and dependencies.
 
+use std::collections::BTreeMap;
+
 use super::File;
 
 /// The most lines that a file may have, unit tests not counted.
@@ -27,6 +29,37 @@ pub(super) fn too_long(file: &File) -> Vec<String> {
         return Vec::new();
     }
     vec![format!("{lines} lines, at most {FILE_LINES_MAX}")]
+}
+
+/// No two types of the service have the same name: a reader who searches for it finds one. Types within functions and
+/// within tests are not counted.
+pub(super) fn types_of_one_name(files: &[File]) -> Vec<String> {
+    let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for file in files {
+        if file.is_under("src/") && file.has_extension("rs") {
+            for line in without_tests(&file.text).lines() {
+                if let Some(name) = defined_type(line) {
+                    places.entry(name).or_default().push(&file.path);
+                }
+            }
+        }
+    }
+    let repeated = places.iter().filter(|(_, places)| places.len() > 1);
+    repeated
+        .map(|(name, places)| format!("{name}: {}", places.join(", ")))
+        .collect()
+}
+
+/// The name of the type that a line at the left margin defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = match line.strip_prefix("pub") {
+        Some(line) if line.starts_with('(') => line.split_once(") ")?.1,
+        Some(line) => line.strip_prefix(' ')?,
+        None => line,
+    };
+    let kinds = ["struct ", "enum ", "trait ", "type ", "union "];
+    let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
+    rest.split(|letter: char| !letter.is_alphanumeric()).next()
 }
 
 /// No ignored tests and no to-do markers. Clippy refuses the macros for unfinished code.
@@ -141,5 +174,18 @@ mod tests {
         assert_eq!(wrong("[dependencies]\na = \"1\"\n").len(), 1);
         let apart = "[dev-dependencies]\n# For x.\na = \"1\"\n\nb = \"1\"\n";
         assert!(wrong(apart)[0].starts_with("b "));
+    }
+
+    #[test]
+    fn two_types_of_one_name_are_refused() {
+        let files = [
+            ("src/a.rs", "pub(super) struct Place<'a> {\n"),
+            ("src/b.rs", "enum Place {\n"),
+            ("src/c.rs", "pub type Other = u8;\n"),
+            ("tests/it/d.rs", "pub struct Other;\n"),
+            ("src/e.rs", "#[cfg(test)]\nmod tests {\nstruct Other;\n}\n"),
+        ];
+        let files = files.map(|(path, text)| file(path, text));
+        assert_eq!(types_of_one_name(&files), ["Place: src/a.rs, src/b.rs"]);
     }
 }
