@@ -205,8 +205,8 @@ impl RedisStore {
         {
             return Err(failure.into());
         }
+        cluster.sweep();
         if cluster.has_new_primaries() {
-            cluster.sweep();
             // One that has joined may not have passed on messages from its beginning.
             messages.data_lost();
         }

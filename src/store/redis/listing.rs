@@ -161,9 +161,9 @@ impl RedisStore {
     }
 
     /// The nodes that have keys: one for each primary of a cluster.
-    async fn places(&self, deadlines: Deadlines) -> Result<Places, StoreError> {
+    async fn places(&self, deadlines: Deadlines) -> Result<ScannedNodes, StoreError> {
         let Some(cluster) = &self.cluster else {
-            return Ok(Places {
+            return Ok(ScannedNodes {
                 numbers: vec![0],
                 topology: Arc::default(),
             });
@@ -183,7 +183,7 @@ impl RedisStore {
             let detail = "some locks have no primary";
             return Err(StoreError::unavailable(Fault::Cluster, detail));
         }
-        Ok(Places {
+        Ok(ScannedNodes {
             numbers: topology.representatives(),
             topology,
         })
@@ -335,12 +335,12 @@ impl RedisStore {
 }
 
 /// Where locks are.
-struct Places {
+struct ScannedNodes {
     numbers: Vec<usize>,
     topology: Arc<Topology>,
 }
 
-impl Places {
+impl ScannedNodes {
     /// Whether nothing has moved from one to the other.
     fn is_like(&self, other: &Self) -> bool {
         let both = [&self.topology, &other.topology];

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::failure::{Failure, Fate};
-use super::keys::{self, Keys};
+use super::keys::{self, RedisKeys};
 use super::pool::{Connection, Pool};
 use super::recovery::Recovery;
 use crate::config::RedisConfig;
@@ -46,7 +46,7 @@ pub(super) struct Replication {
     timeout: Duration,
     pool: Arc<Pool>,
     recovery: Arc<Recovery>,
-    keys: Keys,
+    keys: RedisKeys,
     /// The number of the last barrier that began. Changed by the owner of `last` alone.
     begun: AtomicU64,
     /// Held during a barrier, so that there is one at a time. The requests that wait for it share the next one.
@@ -70,7 +70,7 @@ impl Replication {
     /// None if no replica has to confirm.
     pub(super) fn new(
         config: &RedisConfig,
-        keys: Keys,
+        keys: RedisKeys,
         pool: &Arc<Pool>,
         recovery: &Arc<Recovery>,
     ) -> Option<Arc<Self>> {
