@@ -38,6 +38,7 @@ mod reply;
 mod reports;
 mod scripts;
 mod sentinel;
+mod sentinel_states;
 mod subscriber;
 mod switches;
 mod tls;
@@ -45,6 +46,7 @@ mod topology;
 mod transport;
 mod views;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -86,6 +88,27 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
+    /// For each partition of a cluster the name of a lock that is there, with this beginning: together they are on all
+    /// primaries.
+    ///
+    /// # Panics
+    /// The beginning is none of a name.
+    #[must_use]
+    pub fn lock_in_each_partition(beginning: &str) -> Vec<LockName> {
+        let mut names = BTreeMap::new();
+        for number in 0.. {
+            let name = LockName::parse(format!("{beginning}{number}").as_bytes());
+            let name = name.expect("the beginning of a name and a number make a name");
+            names
+                .entry(name.bucket().index() % partitions::COUNT)
+                .or_insert(name);
+            if names.len() == partitions::COUNT {
+                break;
+            }
+        }
+        names.into_values().collect()
+    }
+
     /// Where a lock is.
     fn node_for(&self, name: &LockName) -> &Node {
         &self.nodes[self.number_for(name)]
