@@ -8,6 +8,7 @@
 
 mod across;
 mod answers;
+mod barriers;
 mod cluster;
 mod connector;
 mod constants;

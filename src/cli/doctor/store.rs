@@ -146,7 +146,7 @@ async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagno
             RedisStore::lock_in_each_partition(&format!("{beginning}/")),
             "a lock in each part of the cluster",
         ),
-        _ => {
+        StoreUrl::Memory | StoreUrl::File(_) | StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => {
             let name = LockName::parse(beginning.as_bytes());
             let name = name.expect("a word and a UUID make a name");
             (vec![name], "a lock")

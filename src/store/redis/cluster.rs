@@ -17,6 +17,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::barriers::Barriers;
 use super::failure::{Failure, Fate};
 use super::info::ServerInfo;
 use super::nodes::{self, NodeLine};
@@ -54,6 +55,8 @@ pub(super) struct Cluster {
     /// The last round of questions that was completed. Held during the next one.
     last_round: tokio::sync::Mutex<LastRound>,
     sockets: Mutex<HashMap<SocketKey, Arc<tokio::sync::Mutex<SocketState>>>>,
+    /// By the primary at whose replicas they are.
+    barriers: Mutex<HashMap<Endpoint, Arc<Barriers>>>,
 }
 
 /// Runtime, node and number. A socket is driven by the runtime that opened it.
@@ -100,6 +103,7 @@ impl Cluster {
                 outcome: Err(never),
             }),
             sockets: Mutex::default(),
+            barriers: Mutex::default(),
         }
     }
 
@@ -294,6 +298,14 @@ impl Cluster {
         let known: BTreeSet<_> = known.chain(&self.seeds).collect();
         let mut sockets = self.sockets.lock().expect(UNPOISONED);
         sockets.retain(|(_, endpoint, _), _| known.contains(endpoint));
+        let mut barriers = self.barriers.lock().expect(UNPOISONED);
+        barriers.retain(|endpoint, _| known.contains(endpoint));
+    }
+
+    /// The barriers of a primary.
+    pub(super) fn barriers(&self, primary: Endpoint) -> Arc<Barriers> {
+        let mut barriers = self.barriers.lock().expect(UNPOISONED);
+        Arc::clone(barriers.entry(primary).or_default())
     }
 
     /// How many sockets there are, and how many there may be.

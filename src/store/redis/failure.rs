@@ -143,10 +143,9 @@ impl Failure {
     /// Whether it shows that Redis serves no such request at the moment. One without memory grants nothing either, and
     /// waiters cannot claim their reservations.
     pub(super) fn is_outage(&self) -> bool {
-        match self.fault {
-            Fault::Io | Fault::Timeout | Fault::Busy | Fault::Full => !self.is_moving(),
-            _ => self.is_cluster_down(),
-        }
+        let kinds = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
+        let is_of_node = kinds.contains(&self.fault) && !self.is_moving();
+        is_of_node || self.is_cluster_down()
     }
 
     /// Whether the slot of its keys has no primary that can be reached, or the node has lost the cluster.

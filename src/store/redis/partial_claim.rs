@@ -102,10 +102,10 @@ pub(super) async fn grant(
     let mut tries = 1;
     loop {
         let granting = grant_in_order(parts, claim, attempt, request.as_ref(), deadline);
-        let refused = match granting.await? {
-            Acquired::Granted(granted) => return Ok(Acquired::Granted(granted)),
-            refused => refused,
-        };
+        let refused = granting.await?;
+        if matches!(refused, Acquired::Granted(_)) {
+            return Ok(refused);
+        }
         let (Acquired::Waiting(waiting), Some(waits)) = (&refused, request.as_mut()) else {
             return all_conflicts(parts, claim, refused, attempt, deadline).await;
         };

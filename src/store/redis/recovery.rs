@@ -10,6 +10,7 @@
 mod clock;
 mod contact;
 mod fleet;
+mod identity;
 mod longest_ttl;
 mod outage;
 mod redis_time;

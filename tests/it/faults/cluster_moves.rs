@@ -10,7 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{Replica, lasting};
 use crate::support::cluster::RedisCluster;
-use crate::support::fixture::{Waiter, claim, claim_on, claim_on_all, fresh_name, lock_of, names};
+use crate::support::fixture::{
+    Waiter, claim, claim_on, claim_on_all, fresh_name, lock_of, names, rival,
+};
 use crate::support::redis_server::RedisOptions;
 use crate::support::{eventually, stores};
 
@@ -84,7 +86,7 @@ async fn a_cluster_that_is_down_refuses_at_once_and_is_used_again_when_it_is_bac
         .await;
     eventually("requests are refused at once", async || {
         let began = Instant::now();
-        let refused = replica.acquire(&claim()).await;
+        let refused = replica.acquire(&rival(&held)).await;
         assert!(refused.is_err(), "{refused:?}");
         (began.elapsed() < stores::OPERATION_TIMEOUT / 4).then_some(())
     })
@@ -147,4 +149,29 @@ async fn a_listing_waits_for_a_slot_that_moves_and_has_its_locks_once() {
     let mut all: Vec<_> = held.iter().map(|claim| lock_of(claim).clone()).collect();
     all.sort();
     assert_eq!(listed, all);
+}
+
+/// Redis has a limit on connections, and a barrier blocks its own.
+#[tokio::test]
+async fn all_parts_of_a_primary_share_one_connection_for_what_its_replicas_confirm() {
+    let mut cluster = RedisCluster::start(1, RedisOptions::forgetful()).await;
+    cluster.replica(0, RedisOptions::forgetful()).await;
+    cluster.nodes[0].is_confirmed_by(1).await;
+    let connected = async || {
+        let count = cluster.nodes[0].info("clients", "connected_clients").await;
+        count.parse::<u32>().expect("a number")
+    };
+    let before = connected().await;
+    let config = RedisConfig {
+        wait_replicas: 1,
+        ..stores::redis_config()
+    };
+    let store = stores::cluster_store(&cluster.address(), &config).await;
+    let store = store.expect("the store opens");
+    for _ in 0..100 {
+        granted(&store, &lasting(claim())).await;
+    }
+    let opened = connected().await - before;
+    // The others carry requests; `RedisConfig::connections` bounds them.
+    assert!(opened <= 8, "{opened} connections");
 }
