@@ -221,7 +221,7 @@ impl RedisStore {
             let request = ScriptRequest::new(&scripts::SCAN);
             let step = async {
                 let command = |_| {
-                    let mut command = request.command(&[]);
+                    let mut command = request.command(&[&node.keys.node()]);
                     command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
                     // One command reads keys of several slots only outside of a cluster.
                     command.arg(u8::from(self.cluster.is_none()));
@@ -294,7 +294,7 @@ impl RedisStore {
         loop {
             let request = ScriptRequest::new(&scripts::SHIFT);
             let command = |_| {
-                let mut command = request.command(&[]);
+                let mut command = request.command(&[&node.keys.node()]);
                 command.arg(cursor).arg(SHIFT_STEP).arg(&pattern);
                 command
             };
