@@ -7,7 +7,7 @@ use crate::domain::{
 };
 
 /// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
-const NEW_MS: u64 = 100;
+const NEW_MS: u64 = 250;
 
 /// What the partitions answer to a claim.
 #[derive(Default)]

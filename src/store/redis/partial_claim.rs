@@ -10,12 +10,15 @@ use super::answers::{PartitionAnswers, is_new, listed, merged};
 use super::encode::{AcquireScope, Purpose, Undoing};
 use super::node::Node;
 use super::operations::{Asked, no_answer};
+use crate::backoff::Backoff;
 use crate::domain::{Acquired, Attempt, Claim, QueueRequest, Refused, SuspendOptions};
 use crate::store::{StoreError, StoreResult};
 
-/// The pause before the partitions are asked again, where a claim may just be granted its locks, and how often they are.
-const SETTLE_PAUSE: Duration = Duration::from_millis(5);
-const SETTLED_AFTER: usize = 20;
+/// The pause before the partitions are asked again, where a claim may just be granted its locks; doubled up to
+/// [`SETTLE_PAUSE_MAX`]. And how often they are.
+const SETTLE_PAUSE_MIN: Duration = Duration::from_millis(5);
+const SETTLE_PAUSE_MAX: Duration = Duration::from_millis(50);
+const SETTLED_AFTER: usize = 10;
 
 /// How often in a row a claim that waits tries to be granted its locks, where nothing is in its way after a failed try.
 const GRANT_TRIES_MAX: usize = 3;
@@ -36,14 +39,16 @@ pub(super) async fn ask_settled(
     deadline: Instant,
 ) -> StoreResult<PartitionAnswers> {
     let locks: usize = parts.iter().map(|part| part.claim.names.len()).sum();
+    let mut backoff = Backoff::default();
     for _ in 0..SETTLED_AFTER {
+        let pause = backoff.next(SETTLE_PAUSE_MIN, SETTLE_PAUSE_MAX);
         let answers = ask(parts, attempt, deadline).await?;
         let is_part = !answers.conflicts.is_empty() && answers.conflicts.len() < locks;
         let is_new = answers.conflicts.iter().any(is_new);
-        if !is_part || !is_new || Instant::now() + SETTLE_PAUSE >= deadline {
+        if !is_part || !is_new || Instant::now() + pause >= deadline {
             return Ok(answers);
         }
-        sleep(SETTLE_PAUSE).await;
+        sleep(pause).await;
     }
     ask(parts, attempt, deadline).await
 }
