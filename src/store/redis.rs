@@ -8,6 +8,7 @@
 
 mod across;
 mod answers;
+mod barriers;
 mod cluster;
 mod connector;
 mod constants;
@@ -25,17 +26,20 @@ mod node;
 mod nodes;
 mod opening;
 mod operations;
+mod partial_claim;
 mod partitions;
 mod pool;
 mod probe;
 mod pubsub;
 mod record;
 mod recovery;
+mod redirection;
 mod replication;
 mod reply;
 mod reports;
 mod scripts;
 mod sentinel;
+mod sentinel_states;
 mod subscriber;
 mod switches;
 mod tls;
@@ -43,6 +47,7 @@ mod topology;
 mod transport;
 mod views;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -84,6 +89,27 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
+    /// For each partition of a cluster the name of a lock that is there, with this beginning: together they are on all
+    /// primaries.
+    ///
+    /// # Panics
+    /// The beginning is none of a name.
+    #[must_use]
+    pub fn lock_in_each_partition(beginning: &str) -> Vec<LockName> {
+        let mut names = BTreeMap::new();
+        for number in 0.. {
+            let name = LockName::parse(format!("{beginning}{number}").as_bytes());
+            let name = name.expect("the beginning of a name and a number make a name");
+            names
+                .entry(name.bucket().index() % partitions::COUNT)
+                .or_insert(name);
+            if names.len() == partitions::COUNT {
+                break;
+            }
+        }
+        names.into_values().collect()
+    }
+
     /// Where a lock is.
     fn node_for(&self, name: &LockName) -> &Node {
         &self.nodes[self.number_for(name)]

@@ -173,8 +173,9 @@ impl<'a> Execution<'a> {
             faults.push("its first write fails when memory is full");
         }
         let (declared, absent) = absent.split_first().expect("the declared keys");
-        // Redis does not execute a script of which only some keys are on a node. Those without keys are for all slots.
-        if self.keys.is_empty() || self.keys.len() > 1 && declared.contains(&true) {
+        // Redis does not execute a script of which only some keys are on a node. Those that scan are for all slots.
+        let scans = self.commands.iter().any(|it| it.name() == "scan");
+        if scans || self.keys.len() > 1 && declared.contains(&true) {
             return faults;
         }
         let has_moved = declared.contains(&true);

@@ -13,9 +13,10 @@ use crate::cli::Exit;
 use crate::config::{Config, StoreUrl};
 use crate::domain::{Acquired, Attempt, Claim, LockName, LockNames, Refused, Token, duration};
 use crate::store::file::{Examination, examine, excessive_rights};
+use crate::store::redis::RedisStore;
 use crate::store::{self, Finding, LockStore, StoreError};
 
-/// How often the latency is measured.
+/// How often the latency is measured at least.
 const SAMPLES: usize = 11;
 /// From here on a request may still be executed after it was answered that its outcome is unknown.
 const LATENCY_MAX: Duration = Duration::from_millis(50);
@@ -135,18 +136,36 @@ fn of_store(finding: Finding) -> Diagnosis {
     }
 }
 
-/// Does once what servers do all the time, which needs every right.
+/// Does once what servers do all the time, which needs every right: with one lock, or with one in each part of a cluster, so
+/// that every primary takes part.
 async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagnosis>, StoreError> {
     let token = Token::random();
-    let name = format!("leasehold-doctor/{}", token.expose());
-    let name = LockName::parse(name.as_bytes()).expect("a word and a UUID make a name");
-    let names = LockNames::from(name.clone());
+    let beginning = format!("leasehold-doctor/{}", token.expose());
+    let (names, tried) = match &config.store {
+        StoreUrl::Cluster(_) => (
+            RedisStore::lock_in_each_partition(&format!("{beginning}/")),
+            "a lock in each part of the cluster",
+        ),
+        StoreUrl::Memory | StoreUrl::File(_) | StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => {
+            let name = LockName::parse(beginning.as_bytes());
+            let name = name.expect("a word and a UUID make a name");
+            (vec![name], "a lock")
+        }
+    };
+    let samples: Vec<_> = names
+        .iter()
+        .cycle()
+        .take(names.len().max(SAMPLES))
+        .cloned()
+        .collect();
+    let names = LockNames::several(names).expect("as many as a claim may have");
     let deadline = || Instant::now() + config.operation_timeout;
     let claim = Claim::plain(names.clone(), token, config.lease.default_ttl());
     let acquiring = store.acquire(&claim, Attempt::random(), None, deadline());
     let acquired = acquiring.await?;
     let rights = if let Acquired::Granted(_) = acquired {
-        Diagnosis::fine("rights", "a lock could be acquired, read and released")
+        let text = format!("{tried} could be acquired, read and released");
+        Diagnosis::fine("rights", text)
     } else if let Acquired::Refused(Refused::Recovering { retry_in }) = acquired {
         let left = duration::format(Duration::from_secs(retry_in.as_secs() + 1));
         let text = format!("the data may have been lost, so new grants wait for another {left}");
@@ -155,9 +174,9 @@ async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagno
         Diagnosis::warning("rights", "a lock that nobody uses could not be acquired")
     };
     let mut latencies = Vec::new();
-    for _ in 0..SAMPLES {
+    for name in &samples {
         let began = Instant::now();
-        store.inspect(&name, deadline()).await?;
+        store.inspect(name, deadline()).await?;
         latencies.push(began.elapsed());
     }
     store.release(&names, token, None, deadline()).await?;

@@ -189,7 +189,8 @@ fn list() -> OperationBuilder {
     let codes = OF_EVERY_LOCK_ROUTE.into_iter().chain(OF_THE_SERVICE);
     of_locks("list_locks", "List locks that are held or waited for")
         .description(Some(
-            "No lock is listed twice, and every lock that is held or waited for during the whole listing is listed.",
+            "No lock is listed twice, and every lock that is held or waited for during the whole listing is listed. \
+             While slots of a Redis Cluster move, the answer waits for them, and is 503 if that takes too long.",
         ))
         .parameters(Some(fields::query(&LIST_FIELDS)))
         .responses(refusals(responses, codes))

@@ -3,34 +3,24 @@
 //! A claim first asks in every partition whether it could be granted, and is queued there with one sequence number, by
 //! which all queues agree on who is first. Only when nothing is in its way anywhere is it granted the locks, partition by
 //! partition in one order; if another claim was faster somewhere, what it was granted is undone before anybody is told.
-
-use std::time::Duration;
+//!
+//! If the process is killed between two of these grants, the first ones last until their TTL is over. A short TTL for them,
+//! which a last step extends, would be one round trip more for each partition of every such claim, and would leave the same
+//! gap, only shorter.
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::RedisStore;
-use super::answers::{Answers, is_new, later, listed, merged, name_of};
-use super::encode::{Purpose, Scope, Undoing};
+use super::answers::{later, listed, name_of};
+use super::encode::Purpose;
 use super::node::Node;
-use super::operations::{Asked, no_answer};
+use super::partial_claim::{PartialClaim, ask, ask_settled, enqueue, grant, leave, undo};
 use crate::domain::{
     Acquired, Attempt, Claim, HoldCount, LockName, LockNames, QueueRequest, Refused, Released,
     RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult};
-
-/// The pause before the partitions are asked again, where a claim may just be granted its locks, and how often they are.
-const SETTLE_PAUSE: Duration = Duration::from_millis(5);
-const SETTLED_AFTER: usize = 20;
-
-/// The locks of a claim in one partition, and the claim on them.
-struct Part<'a> {
-    node: &'a Node,
-    claim: Claim,
-    /// How many locks the whole claim has.
-    in_all: usize,
-}
 
 impl RedisStore {
     /// [`LockStore::acquire`](crate::store::LockStore::acquire).
@@ -43,9 +33,13 @@ impl RedisStore {
     ) -> StoreResult<Acquired> {
         let (parts, mut request) = (self.parts(claim), queue_request.copied());
         let is_resumed = request.is_some_and(|it| it.ticket.is_some());
-        let mut answers = match is_resumed {
-            true => enqueue(&parts, attempt, &mut request, false, deadline).await?,
-            false => ask_settled(&parts, attempt, deadline).await?,
+        let mut answers = if is_resumed {
+            enqueue(&parts, attempt, &mut request, false, deadline).await?
+        } else if request.is_some() {
+            // It gets its place at once, and learns there if what is in the way goes away.
+            ask(&parts, attempt, deadline).await?
+        } else {
+            ask_settled(&parts, attempt, deadline).await?
         };
         let mut end = answers.end(claim, request.is_some());
         if end.is_none() && answers.is_blocked && request.is_some() && !is_resumed {
@@ -211,9 +205,9 @@ impl RedisStore {
         some.collect()
     }
 
-    fn parts(&self, claim: &Claim) -> Vec<Part<'_>> {
+    fn parts(&self, claim: &Claim) -> Vec<PartialClaim<'_>> {
         let parts = self.parts_of(&claim.names).into_iter();
-        let part = |(node, names)| Part {
+        let part = |(node, names)| PartialClaim {
             node,
             in_all: claim.names.len(),
             claim: Claim {
@@ -225,171 +219,9 @@ impl RedisStore {
     }
 }
 
-/// Asks all partitions what is in the way of the claim, and changes nothing. If that is only a part of its locks, granted
-/// just now, another claim may be about to be granted its locks, or fail to: then asks again.
-async fn ask_settled(
-    parts: &[Part<'_>],
-    attempt: Attempt,
-    deadline: Instant,
-) -> StoreResult<Answers> {
-    let locks: usize = parts.iter().map(|part| part.claim.names.len()).sum();
-    for _ in 0..SETTLED_AFTER {
-        let answers = ask(parts, attempt, deadline).await?;
-        let is_part = !answers.conflicts.is_empty() && answers.conflicts.len() < locks;
-        let is_new = answers.conflicts.iter().any(is_new);
-        if !is_part || !is_new || Instant::now() + SETTLE_PAUSE >= deadline {
-            return Ok(answers);
-        }
-        sleep(SETTLE_PAUSE).await;
-    }
-    ask(parts, attempt, deadline).await
-}
-
-async fn ask(parts: &[Part<'_>], attempt: Attempt, deadline: Instant) -> StoreResult<Answers> {
-    let asking = parts
-        .iter()
-        .map(|part| part.acquire(Purpose::Ask, attempt, None, deadline));
-    let mut answers = Answers::default();
-    for (part, asked) in parts.iter().zip(join_all(asking).await) {
-        answers.add(&part.claim.names, asked?);
-    }
-    Ok(answers)
-}
-
-/// Asks one partition after the other, and queues the claim in each, with the ticket of the first.
-async fn enqueue(
-    parts: &[Part<'_>],
-    attempt: Attempt,
-    request: &mut Option<QueueRequest>,
-    is_new: bool,
-    deadline: Instant,
-) -> StoreResult<Answers> {
-    let mut answers = Answers::default();
-    for part in parts {
-        let asking = part.acquire(Purpose::Ask, attempt, request.as_ref(), deadline);
-        let asked = asking.await;
-        if asked.is_err() && is_new {
-            // A place in some queues only would be that of another claim.
-            leave(parts, None, deadline).await;
-        }
-        answers.add(&part.claim.names, asked?);
-        if answers.decided.is_some() {
-            break;
-        }
-        if let (Some(request), Some(waiting)) = (request.as_mut(), &answers.waiting) {
-            request.ticket = Some(waiting.ticket);
-        }
-    }
-    Ok(answers)
-}
-
-/// Grants the locks of a claim to which no partition objects.
-async fn grant(
-    parts: &[Part<'_>],
-    claim: &Claim,
-    attempt: Attempt,
-    mut request: Option<QueueRequest>,
-    deadline: Instant,
-) -> StoreResult<Acquired> {
-    let mut granted = Vec::new();
-    for (number, part) in parts.iter().enumerate() {
-        let acquiring = part.acquire(Purpose::Grant, attempt, request.as_ref(), deadline);
-        let refused = match acquiring.await {
-            Ok(Asked::Answered(Acquired::Granted(it))) => {
-                granted.push((part.claim.names.clone(), it));
-                continue;
-            }
-            Ok(Asked::Answered(refused)) => refused,
-            Ok(Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. }) => {
-                return Err(no_answer());
-            }
-            // The caller rolls back what the attempt has been granted, unless the claim goes on waiting by it.
-            Err(error) if number > 0 => {
-                if request.is_some() {
-                    drop(undo(&parts[..number], attempt, deadline).await);
-                }
-                return Err(StoreError::unknown(error.fault(), error.detail()));
-            }
-            Err(error) => return Err(error),
-        };
-        undo(&parts[..number], attempt, deadline).await?;
-        let (Acquired::Waiting(waiting), Some(waits)) = (&refused, request.as_mut()) else {
-            return all_conflicts(parts, claim, refused, attempt, deadline).await;
-        };
-        waits.ticket = Some(waiting.ticket);
-        // The other partitions have not queued the claim, or have taken it out of the queue.
-        let mut answers = enqueue(parts, attempt, &mut request, false, deadline).await?;
-        if let Some(end) = answers.end(claim, true) {
-            leave(parts, request, deadline).await;
-            return Ok(end);
-        }
-        return Ok(answers.waiting.map_or(refused, Acquired::Waiting));
-    }
-    Ok(Acquired::Granted(merged(claim, granted)))
-}
-
-/// The answer to a claim that one partition refuses: a conflict is reported together with those of the others.
-async fn all_conflicts(
-    parts: &[Part<'_>],
-    claim: &Claim,
-    refused: Acquired,
-    attempt: Attempt,
-    deadline: Instant,
-) -> StoreResult<Acquired> {
-    let Acquired::Refused(Refused::Blocked(_)) = &refused else {
-        return Ok(refused);
-    };
-    let answers = ask_settled(parts, attempt, deadline).await?;
-    Ok(match answers.conflicts.is_empty() {
-        true => refused,
-        false => Acquired::Refused(Refused::Blocked(listed(claim, answers.conflicts))),
-    })
-}
-
-/// Undoes what the attempt was granted in these partitions, which may grant it again.
-async fn undo(parts: &[Part<'_>], attempt: Attempt, deadline: Instant) -> StoreResult<()> {
-    let undoing = parts.iter().map(|it| {
-        it.node
-            .withdraw(&it.claim, attempt, Undoing::Part, deadline)
-    });
-    all_done(join_all(undoing).await)
-}
-
-/// Takes the claim out of all queues, because it cannot be granted any more.
-async fn leave(parts: &[Part<'_>], request: Option<QueueRequest>, deadline: Instant) {
-    let options = SuspendOptions {
-        keep: request.map_or(Duration::ZERO, |request| request.place_kept),
-        lists_conflicts: false,
-    };
-    let leaving = parts
-        .iter()
-        .map(|it| it.node.suspend(&it.claim, options, deadline));
-    // A place that could not be left expires.
-    drop(join_all(leaving).await);
-}
-
-fn all_done(outcomes: Vec<StoreResult<()>>) -> StoreResult<()> {
+pub(super) fn all_done(outcomes: Vec<StoreResult<()>>) -> StoreResult<()> {
     match outcomes.into_iter().find_map(Result::err) {
         Some(error) => Err(StoreError::unknown(error.fault(), error.detail())),
         None => Ok(()),
-    }
-}
-
-impl Part<'_> {
-    async fn acquire(
-        &self,
-        purpose: Purpose,
-        attempt: Attempt,
-        request: Option<&QueueRequest>,
-        deadline: Instant,
-    ) -> StoreResult<Asked> {
-        let scope = Scope {
-            purpose,
-            in_all: Some(self.in_all),
-        };
-        let acquiring = self
-            .node
-            .acquire_for(scope, &self.claim, attempt, request, deadline);
-        acquiring.await
     }
 }

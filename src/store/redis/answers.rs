@@ -7,11 +7,11 @@ use crate::domain::{
 };
 
 /// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
-const NEW_MS: u64 = 100;
+const NEW_MS: u64 = 250;
 
 /// What the partitions answer to a claim.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct PartitionAnswers {
     /// The locks that the claim does not hold.
     not_held: Vec<LockName>,
     /// Whether it holds some that a client has received.
@@ -40,7 +40,7 @@ pub(super) fn is_new(conflict: &Conflict) -> bool {
     })
 }
 
-impl Answers {
+impl PartitionAnswers {
     pub(super) fn add(&mut self, names: &LockNames, asked: Asked) {
         match asked {
             Asked::Holds { is_acknowledged } => return self.hold(is_acknowledged),
@@ -118,7 +118,10 @@ impl Answers {
         self.tickets.iter().any(|(_, ticket)| ticket.is_some())
     }
 
-    /// A lock on which the claim has a place that it does not have on all of its locks.
+    /// A lock on which the claim has a place that it does not have on all of its locks. A partition that has lost its data
+    /// looks the same, and the retry of a claim that waits there is refused for it: its tickets elsewhere name no locks, so
+    /// they may be those of another claim with the same token, whose place it must not take. Its polls are not refused, as
+    /// they come with the ticket, and every partition restores its place.
     fn stray_place(&self) -> Option<&LockName> {
         let mut places = self.tickets.iter().map(|(_, ticket)| ticket);
         let first = places.next()?;
@@ -245,13 +248,13 @@ mod tests {
             conflicts: Vec::new(),
         };
 
-        let mut of_both = Answers::default();
+        let mut of_both = PartitionAnswers::default();
         for names in &names {
             of_both.add(names, replayed(GrantKind::Replayed));
         }
         assert!(of_both.end(&claim, false).is_none() && !of_both.is_blocked);
 
-        let mut of_one = Answers::default();
+        let mut of_one = PartitionAnswers::default();
         of_one.add(&names[0], replayed(GrantKind::Replayed));
         of_one.add(&names[1], open());
         let end = of_one.end(&claim, false);
@@ -260,7 +263,7 @@ mod tests {
             Some(Acquired::Refused(Refused::Mismatched(_)))
         ));
 
-        let mut unreported = Answers::default();
+        let mut unreported = PartitionAnswers::default();
         unreported.add(&names[0], replayed(GrantKind::New));
         unreported.add(&names[1], open());
         assert!(unreported.end(&claim, false).is_none() && unreported.holds_unreported);

@@ -5,7 +5,7 @@
 //! executes no command for a slot that it does not have.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::barriers::Barriers;
 use super::failure::{Failure, Fate};
 use super::info::ServerInfo;
 use super::nodes::{self, NodeLine};
@@ -45,13 +46,17 @@ pub(super) struct Cluster {
     /// The most sockets to each node, for each runtime.
     sockets_max: usize,
     topology: RwLock<Arc<Topology>>,
-    /// Whether slots may have moved since the topology was read.
-    is_outdated: AtomicBool,
+    /// How often something has shown that slots may have moved, and how often it had when the topology was last asked
+    /// for.
+    moves: AtomicU64,
+    moves_known: AtomicU64,
     /// Whether primaries have joined or left since somebody asked.
     has_new_primaries: AtomicBool,
-    /// Held during a round of questions.
+    /// The last round of questions that was completed. Held during the next one.
     last_round: tokio::sync::Mutex<LastRound>,
     sockets: Mutex<HashMap<SocketKey, Arc<tokio::sync::Mutex<SocketState>>>>,
+    /// By the primary at whose replicas they are.
+    barriers: Mutex<HashMap<Endpoint, Arc<Barriers>>>,
 }
 
 /// Runtime, node and number. A socket is driven by the runtime that opened it.
@@ -64,14 +69,14 @@ struct LastRound {
 
 #[derive(Default)]
 struct SocketState {
-    socket: Option<Socket>,
+    socket: Option<NodeSocket>,
     /// When the last attempt to open it began that failed, and why.
     failed: Option<(Instant, Failure)>,
 }
 
 /// A connection to a node, shared by the partitions that are there.
 #[derive(Clone)]
-pub(super) struct Socket {
+pub(super) struct NodeSocket {
     pub(super) shared: MultiplexedConnection,
     pub(super) is_broken: Arc<AtomicBool>,
     report: Arc<tokio::sync::Mutex<Option<(Instant, ServerInfo)>>>,
@@ -90,13 +95,15 @@ impl Cluster {
             settings,
             sockets_max: sockets_max.max(1),
             topology: RwLock::default(),
-            is_outdated: AtomicBool::new(true),
+            moves: AtomicU64::new(1),
+            moves_known: AtomicU64::new(0),
             has_new_primaries: AtomicBool::new(false),
             last_round: tokio::sync::Mutex::new(LastRound {
                 began: Instant::now(),
                 outcome: Err(never),
             }),
             sockets: Mutex::default(),
+            barriers: Mutex::default(),
         }
     }
 
@@ -106,7 +113,12 @@ impl Cluster {
 
     /// Slots may have moved.
     pub(super) fn may_have_moved(&self) {
-        self.is_outdated.store(true, Ordering::SeqCst);
+        self.moves.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether slots may have moved since the topology was read.
+    fn is_outdated(&self) -> bool {
+        self.moves.load(Ordering::SeqCst) != self.moves_known.load(Ordering::SeqCst)
     }
 
     /// The primary that has a partition.
@@ -114,7 +126,7 @@ impl Cluster {
     /// # Errors
     /// No node answers, or none has the slot.
     pub(super) async fn owner(&self, partition: usize) -> Result<Endpoint, Failure> {
-        if self.is_outdated.load(Ordering::SeqCst) {
+        if self.is_outdated() {
             self.refresh().await?;
         }
         if let Some(node) = self.topology().owner(partition) {
@@ -133,6 +145,9 @@ impl Cluster {
     }
 
     /// Asks the nodes for the topology. Many callers share one round.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing has changed, and the next caller begins another round.
     pub(super) async fn refresh(&self) -> Result<(), Failure> {
         let asked_at = Instant::now();
         let mut last = self.last_round.lock().await;
@@ -140,10 +155,13 @@ impl Cluster {
             return last.outcome.clone();
         }
         sleep_until(last.began + ASK_PAUSE).await;
-        last.began = Instant::now();
-        self.is_outdated.store(false, Ordering::SeqCst);
+        let began = Instant::now();
+        let moves = self.moves.load(Ordering::SeqCst);
         let discovered = self.discover().await;
-        last.outcome = discovered.as_ref().map(drop).map_err(Clone::clone);
+        *last = LastRound {
+            began,
+            outcome: discovered.as_ref().map(drop).map_err(Clone::clone),
+        };
         let found = match discovered {
             Ok(found) => found,
             Err(failure) => {
@@ -156,6 +174,7 @@ impl Cluster {
             self.has_new_primaries.store(true, Ordering::SeqCst);
         }
         *self.topology.write().expect(UNPOISONED) = Arc::new(found);
+        self.moves_known.store(moves, Ordering::SeqCst);
         Ok(())
     }
 
@@ -230,7 +249,7 @@ impl Cluster {
         &self,
         endpoint: &Endpoint,
         number: usize,
-    ) -> Result<Socket, Failure> {
+    ) -> Result<NodeSocket, Failure> {
         let wanted_at = Instant::now();
         let runtime = runtime::Handle::current().id();
         let key = (runtime, endpoint.clone(), number % self.sockets_max);
@@ -254,7 +273,7 @@ impl Cluster {
         let began = Instant::now();
         match self.transport.open(endpoint, &self.settings).await {
             Ok(shared) => {
-                let socket = Socket {
+                let socket = NodeSocket {
                     shared,
                     is_broken: Arc::default(),
                     report: Arc::default(),
@@ -271,12 +290,22 @@ impl Cluster {
         }
     }
 
-    /// Closes the sockets to nodes that have left.
+    /// Closes the sockets to nodes that have left, and to former addresses of those that are there.
     pub(super) fn sweep(&self) {
         let topology = self.topology();
-        let known: BTreeSet<_> = topology.nodes.values().map(|node| &node.endpoint).collect();
+        let known = topology.nodes.values().map(|node| &node.endpoint);
+        // Every round of questions asks those of the URL, too.
+        let known: BTreeSet<_> = known.chain(&self.seeds).collect();
         let mut sockets = self.sockets.lock().expect(UNPOISONED);
         sockets.retain(|(_, endpoint, _), _| known.contains(endpoint));
+        let mut barriers = self.barriers.lock().expect(UNPOISONED);
+        barriers.retain(|endpoint, _| known.contains(endpoint));
+    }
+
+    /// The barriers of a primary.
+    pub(super) fn barriers(&self, primary: Endpoint) -> Arc<Barriers> {
+        let mut barriers = self.barriers.lock().expect(UNPOISONED);
+        Arc::clone(barriers.entry(primary).or_default())
     }
 
     /// How many sockets there are, and how many there may be.
@@ -291,7 +320,7 @@ impl Cluster {
     }
 }
 
-impl Socket {
+impl NodeSocket {
     /// What the server reports about itself.
     pub(super) async fn report(&mut self) -> Result<ServerInfo, Failure> {
         let mut report = self.report.lock().await;
@@ -317,5 +346,52 @@ fn no_answer(failures: Vec<Failure>) -> Failure {
         Some(_) | None => Failure::new(Fault::Io, Fate::NotDone, detail)
             .because("no node of the cluster answers")
             .passing(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::store::redis::recovery::tests::config;
+
+    /// A cluster of which nothing is known but an address.
+    fn cluster(seed: Endpoint) -> Cluster {
+        let address = ClusterAddress {
+            nodes: vec![seed],
+            is_encrypted: false,
+        };
+        let transport = Transport::new(&config(), false).expect("it needs nothing");
+        let with = (Arc::new(transport), RedisConnectionInfo::default());
+        Cluster::new(&address, with, 1)
+    }
+
+    #[tokio::test]
+    async fn a_round_of_questions_that_is_cancelled_says_nothing_about_the_slots() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("it listens");
+        let port = silent.local_addr().expect("it listens").port();
+        let cluster = cluster(("127.0.0.1".to_owned(), port));
+        let cancelled = timeout(Duration::from_millis(20), cluster.refresh()).await;
+        assert!(cancelled.is_err(), "nobody answers");
+        assert!(cluster.is_outdated());
+        // Whoever asks next does not get the outcome of a round that had none.
+        let failure = cluster.refresh().await.expect_err("nobody answers");
+        assert!(failure.detail.contains("no node"), "{failure:?}");
+    }
+
+    #[tokio::test]
+    async fn sockets_to_former_addresses_are_closed_and_those_to_the_urls_are_not() {
+        let seed = ("127.0.0.1".to_owned(), 1);
+        let cluster = cluster(seed.clone());
+        for endpoint in [&seed, &("127.0.0.1".to_owned(), 2)] {
+            let opening = cluster.socket(endpoint, 0).await;
+            assert!(opening.is_err(), "nobody listens there");
+        }
+        cluster.sweep();
+        let sockets = cluster.sockets.lock().expect(UNPOISONED);
+        let left: Vec<_> = sockets.keys().map(|(_, endpoint, _)| endpoint).collect();
+        assert_eq!(left, [&seed]);
     }
 }

@@ -8,6 +8,7 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use tokio::time::timeout;
 
+use super::barriers::Barriers;
 use super::cluster::Cluster;
 use super::failure::{Failure, Fate};
 use super::info::ServerInfo;
@@ -181,6 +182,17 @@ impl Connector {
         match &self.target {
             Target::At(_) | Target::Of(..) => None,
             Target::By(sentinels) => Some((sentinels, &self.transport)),
+        }
+    }
+
+    /// The barriers of the primary that has the partition of a cluster; none outside of one.
+    pub(super) async fn barriers(&self) -> Result<Option<Arc<Barriers>>, Failure> {
+        match &self.target {
+            Target::At(_) | Target::By(_) => Ok(None),
+            Target::Of(cluster, partition) => {
+                let endpoint = cluster.owner(*partition).await?;
+                Ok(Some(cluster.barriers(endpoint)))
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Cmd;
 use tokio::time::Instant;
 
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::node::Node;
 use super::scripts::ScriptRequest;
 use super::{constants, record};
@@ -52,7 +52,7 @@ impl From<Rollback> for Undoing {
 
 /// What an acquire is sent for, and how many locks the claim has in all partitions of a cluster, if in several.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scope {
+pub(super) struct AcquireScope {
     pub(super) purpose: Purpose,
     pub(super) in_all: Option<usize>,
 }
@@ -94,7 +94,7 @@ impl Node {
         request: ScriptRequest,
         (claim, digests): (&Claim, &[ClaimDigest]),
         queue_request: Option<&QueueRequest>,
-        Scope { purpose, in_all }: Scope,
+        AcquireScope { purpose, in_all }: AcquireScope,
         [sent_at, deadline]: [Instant; 2],
         is_repeat: bool,
     ) -> Cmd {
@@ -308,7 +308,12 @@ impl Node {
 }
 
 /// The beginning of a call of a script that takes each lock's record and the mark of the claim.
-fn of_claim(keys: Keys, request: ScriptRequest, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
+fn of_claim(
+    keys: RedisKeys,
+    request: ScriptRequest,
+    names: &LockNames,
+    digests: &[ClaimDigest],
+) -> Cmd {
     let mut command = request.evalsha(2 * digests.len());
     for (name, digest) in names.iter().zip(digests) {
         command.arg(keys.lock(name)).arg(keys.ended(name, digest));

@@ -2,7 +2,7 @@
 
 use redis::RedisError;
 
-use super::transport::Endpoint;
+use super::redirection::{self, Redirection};
 use crate::store::{Fault, StoreError};
 
 /// Why a command has no answer.
@@ -20,15 +20,6 @@ pub(super) struct Failure {
     reason: Option<&'static str>,
 }
 
-/// Where the keys of a refused command are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Redirection {
-    /// Another node has their slot.
-    Moved,
-    /// Their slot is on its way to this node, and they have arrived there or are nowhere.
-    Ask(Endpoint),
-}
-
 /// Whether the command of a failure may have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -40,10 +31,6 @@ pub(super) enum Fate {
 
 /// Part of the text of the client library's error if Redis refused to select the database.
 const NO_DATABASE: &str = "switch database";
-/// Part of the text of the error of a command in a script whose key is at another node of a cluster, or may be.
-const NOT_LOCAL: &str = "Script attempted to access a non local key";
-/// Part of the text of an error of a command with several keys, of which some have moved and some have not.
-const TRY_AGAIN: &str = "Multiple keys request during rehashing of slot";
 /// Part of the text of an error that a command inside a script caused. Valkey 9.1 puts no hash of the script before it.
 const AMID_SCRIPT: &str = " on @user_script:";
 /// How Redis 6.2 begins it instead. The error of the command itself follows, after the place in the script.
@@ -104,12 +91,12 @@ impl Failure {
             "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
             "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, fate),
             "NOPERM" => failure(Fault::Permission, fate),
-            _ if is_amid && detail.contains(NOT_LOCAL) => passing(Fault::Busy, MayBeDone),
+            _ if is_amid && redirection::is_not_local(detail) => passing(Fault::Busy, MayBeDone),
             _ if is_amid && lacks_right(detail) => failure(Fault::Permission, fate),
             _ if is_amid => failure(Fault::Corrupt, fate),
             "CLUSTERDOWN" => passing(Fault::Cluster, NotDone),
             "MOVED" | "ASK" => Self {
-                redirection: redirection(code, detail),
+                redirection: Redirection::parse(code, detail),
                 ..passing(Fault::Cluster, NotDone)
             },
             "CROSSSLOT" => failure(Fault::Cluster, NotDone),
@@ -134,14 +121,6 @@ impl Failure {
         }
     }
 
-    /// The same failure, where another try may succeed if the slot of the keys is on its way.
-    pub(super) fn passing_if_moving(self) -> Self {
-        match self.redirection.is_some() || self.is_moving() {
-            true => self.passing(),
-            false => self,
-        }
-    }
-
     pub(super) fn timed_out() -> Self {
         Self::new(Fault::Timeout, Fate::MayBeDone, "no answer in time")
     }
@@ -161,11 +140,17 @@ impl Failure {
         self.fault.is_lasting() && !(is_of_cluster && self.is_worth_retrying)
     }
 
-    /// Whether it was refused because the slot of its keys is on its way to another node.
-    pub(super) fn is_moving(&self) -> bool {
-        let mentions = |text| self.detail.contains(text);
-        let is_asked = matches!(self.redirection, Some(Redirection::Ask(_)));
-        is_asked || mentions(TRY_AGAIN) || mentions(NOT_LOCAL)
+    /// Whether it shows that Redis serves no such request at the moment. One without memory grants nothing either, and
+    /// waiters cannot claim their reservations.
+    pub(super) fn is_outage(&self) -> bool {
+        let kinds = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
+        let is_of_node = kinds.contains(&self.fault) && !self.is_moving();
+        is_of_node || self.is_cluster_down()
+    }
+
+    /// Whether the slot of its keys has no primary that can be reached, or the node has lost the cluster.
+    pub(super) fn is_cluster_down(&self) -> bool {
+        self.fault == Fault::Cluster && self.is_worth_retrying && self.redirection.is_none()
     }
 
     /// Whether the command may still reach Redis: it was sent, and got no answer.
@@ -240,16 +225,6 @@ impl Failure {
     }
 }
 
-/// What follows MOVED or ASK: the slot, and host and port of a node.
-fn redirection(code: &str, detail: &str) -> Option<Redirection> {
-    if code == "MOVED" {
-        return Some(Redirection::Moved);
-    }
-    let (_, place) = detail.split_once(' ')?;
-    let (host, port) = place.rsplit_once(':')?;
-    Some(Redirection::Ask((host.to_owned(), port.parse().ok()?)))
-}
-
 /// Whether a command in a script was forbidden. There is no error code for it, only words: those of Redis before 7.2, and
 /// those of later versions and of Valkey.
 fn lacks_right(detail: &str) -> bool {
@@ -308,6 +283,30 @@ mod tests {
             let explanation = failure(answer).explanation();
             assert!(explanation.contains(explained), "{explanation}");
             assert!(!explanation.contains("User u"), "{explanation}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_is_down_has_an_outage_and_a_slot_that_has_moved_has_none() {
+        for (answer, is_outage) in [
+            ("CLUSTERDOWN Hash slot not served", true),
+            ("CLUSTERDOWN The cluster is down", true),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                true,
+            ),
+            ("MOVED 7 127.0.0.1:7001", false),
+            ("ASK 7 127.0.0.1:7001", false),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                false,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                false,
+            ),
+        ] {
+            assert_eq!(failure(answer).is_outage(), is_outage, "{answer}");
         }
     }
 

@@ -179,6 +179,12 @@ impl Node {
         let (mut findings, clock_offset_ms) = self.recovery.findings()?;
         findings.push(self.messages.finding());
         findings.extend(self.replication.as_ref().map(|it| it.finding()));
+        let connector = self.pool.connector();
+        findings.extend(
+            connector
+                .sentinels()
+                .map(|(sentinels, _)| sentinels.finding()),
+        );
         Some((findings, clock_offset_ms))
     }
 }
@@ -205,8 +211,8 @@ impl RedisStore {
         {
             return Err(failure.into());
         }
+        cluster.sweep();
         if cluster.has_new_primaries() {
-            cluster.sweep();
             // One that has joined may not have passed on messages from its beginning.
             messages.data_lost();
         }
@@ -219,11 +225,7 @@ impl RedisStore {
             messages.on_count(counted_at, watchers, others);
         }
         let checks = join_all(self.nodes.iter().map(|node| node.check(deadline))).await;
-        let failures = checks.iter().filter_map(|check| check.as_ref().err());
-        let all_fail = checks.iter().all(Result::is_err);
-        let lasting = failures.clone().find(|failure| failure.is_lasting);
-        let failure = lasting.or(failures.clone().next().filter(|_| all_fail));
-        let outcome = failure.map_or(Ok(()), |failure| Err(failure.clone()));
+        let outcome = outcome_of_all(&checks, &cluster.topology());
         let troubles = checks.into_iter().map(|check| check.err());
         let mut last_health = self.last_health.lock().expect(UNPOISONED);
         last_health.troubles = troubles.collect();
@@ -265,7 +267,7 @@ impl RedisStore {
             let Some(primary) = topology.owner(number) else {
                 continue;
             };
-            let place = format!("{}:{}", primary.endpoint.0, primary.endpoint.1);
+            let place = primary.place();
             let share = topology.partitions_of(&primary.id);
             let trouble = last.troubles.get(number).and_then(Option::as_ref);
             findings.push(Finding {
@@ -313,8 +315,16 @@ impl RedisStore {
 
     /// Why some grants are refused; none if they are not.
     pub(super) fn refusal(&self) -> Option<(Fault, String)> {
-        let mut refusals = self.nodes.iter().filter_map(|it| it.recovery.refusal());
-        refusals.next()
+        let refusals = self.nodes.iter().map(|it| it.recovery.refusal());
+        let (number, (fault, why)) = refusals
+            .enumerate()
+            .find_map(|(number, refusal)| Some((number, refusal?)))?;
+        let topology = self.cluster.as_ref().map(|cluster| cluster.topology());
+        let primary = topology.as_ref().and_then(|it| it.owner(number));
+        Some(match primary {
+            Some(primary) => (fault, format!("{}: {why}", primary.place())),
+            None => (fault, why),
+        })
     }
 
     pub(super) fn pool_health(&self) -> PoolHealth {
@@ -335,4 +345,28 @@ impl RedisStore {
         let findings = self.findings(&last_health).map(|(findings, _)| findings);
         last_health.log_changes(self.nodes[0].pool.address(), check, findings);
     }
+}
+
+/// The outcome of the checks of all partitions. One that fails for good is reported with the primary that it is about; others
+/// only if all fail.
+fn outcome_of_all(
+    checks: &[Result<(), CheckFailure>],
+    topology: &Topology,
+) -> Result<(), CheckFailure> {
+    let failures = checks.iter().enumerate();
+    let mut failures = failures.filter_map(|(number, check)| Some((number, check.as_ref().err()?)));
+    let all_fail = checks.iter().all(Result::is_err);
+    let first = failures.clone().next().filter(|_| all_fail);
+    let lasting = failures.find(|(_, failure)| failure.is_lasting);
+    let Some((number, failure)) = lasting.or(first) else {
+        return Ok(());
+    };
+    let explanation = match topology.owner(number) {
+        Some(primary) => format!("{}: {}", primary.place(), failure.explanation),
+        None => failure.explanation.clone(),
+    };
+    Err(CheckFailure {
+        explanation,
+        ..failure.clone()
+    })
 }

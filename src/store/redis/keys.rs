@@ -32,9 +32,9 @@ pub(super) const BARRIER_CHANNEL: &str = concat!(prefix!(), "barrier");
 
 /// Builds the keys of the locks of one Redis, or of one partition of a cluster.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Keys(Option<usize>);
+pub(super) struct RedisKeys(Option<usize>);
 
-impl Keys {
+impl RedisKeys {
     /// The keys of one partition of a cluster, which all have the same hash tag.
     pub(super) fn of_partition(partition: usize) -> Self {
         Self(Some(partition))
@@ -172,7 +172,7 @@ pub(super) fn tag_of(key: &[u8]) -> Option<u16> {
 }
 
 /// The channel on which processes announce losses and longest TTLs.
-pub(super) fn recovery_channel(database: u32, keys: Keys) -> String {
+pub(super) fn recovery_channel(database: u32, keys: RedisKeys) -> String {
     match keys.partition() {
         None => format!(concat!(prefix!(), "recovery:{}"), database),
         Some(partition) => format!(concat!(prefix!(), "recovery:{}:{}"), database, partition),
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_layout_never_changes_under_the_same_version() {
-        let keys = Keys::default();
+        let keys = RedisKeys::default();
         assert_eq!(keys.lock(&name("orders/42")), "lh:1:{41}:l:orders/42");
         assert_eq!(keys.fence(name("orders/42").bucket()), "lh:1:{41}:f");
         assert_eq!(keys.node(), "lh:1:{0}:node");
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn a_name_can_be_read_from_its_key() {
         assert_eq!(
-            name_of(Keys::default().lock(&name("a:l:b")).as_bytes()),
+            name_of(RedisKeys::default().lock(&name("a:l:b")).as_bytes()),
             Some(name("a:l:b"))
         );
         assert_eq!(name_of(b"lh:1:{41}:f"), None);

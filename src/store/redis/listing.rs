@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use redis::Cmd;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use snapshots::Snapshots;
 use snapshots::{Found, Snapshot};
@@ -28,6 +28,9 @@ use crate::store::{Deadlines, Fault, ListQuery, StoreError, StoreResult};
 const SCAN_STEP: usize = 200;
 /// How often a scan begins anew because slots of a cluster have moved meanwhile.
 const ROUNDS_MAX: usize = 5;
+/// How long a scan waits for the slots of locks that are on their way, and how often it looks.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(5);
+const MOVE_PAUSE: Duration = Duration::from_millis(100);
 /// How many locks one step reads in full.
 const PAGE_STEP: usize = 32;
 /// Held locks are counted at most this often.
@@ -143,7 +146,7 @@ impl RedisStore {
         mut each: impl FnMut(&[u8]),
     ) -> Result<u64, StoreError> {
         for _ in 0..ROUNDS_MAX {
-            let before = self.places(deadlines).await?;
+            let before = self.settled_places(deadlines).await?;
             let mut held = 0;
             for number in &before.numbers {
                 let node = &self.nodes[*number];
@@ -156,14 +159,28 @@ impl RedisStore {
                 return Ok(held);
             }
         }
-        let detail = "slots of the cluster move again and again";
-        Err(StoreError::unavailable(Fault::Busy, detail))
+        Err(moving())
     }
 
-    /// The nodes that have keys: one for each primary of a cluster.
-    async fn places(&self, deadlines: Deadlines) -> Result<Places, StoreError> {
+    /// The nodes that have keys, once no slot of a lock is on its way: its keys are on two nodes until then.
+    async fn settled_places(&self, deadlines: Deadlines) -> Result<ScannedNodes, StoreError> {
+        let give_up = deadlines.end.min(Instant::now() + MOVE_TIMEOUT);
+        loop {
+            let places = self.places(deadlines).await?;
+            if !places.topology.is_moving() {
+                return Ok(places);
+            }
+            if Instant::now() + MOVE_PAUSE >= give_up {
+                return Err(moving());
+            }
+            sleep(MOVE_PAUSE).await;
+        }
+    }
+
+    /// The same at once: one node for each primary of a cluster.
+    async fn places(&self, deadlines: Deadlines) -> Result<ScannedNodes, StoreError> {
         let Some(cluster) = &self.cluster else {
-            return Ok(Places {
+            return Ok(ScannedNodes {
                 numbers: vec![0],
                 topology: Arc::default(),
             });
@@ -183,7 +200,7 @@ impl RedisStore {
             let detail = "some locks have no primary";
             return Err(StoreError::unavailable(Fault::Cluster, detail));
         }
-        Ok(Places {
+        Ok(ScannedNodes {
             numbers: topology.representatives(),
             topology,
         })
@@ -204,7 +221,7 @@ impl RedisStore {
             let request = ScriptRequest::new(&scripts::SCAN);
             let step = async {
                 let command = |_| {
-                    let mut command = request.command(&[]);
+                    let mut command = request.command(&[&node.keys.node()]);
                     command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
                     // One command reads keys of several slots only outside of a cluster.
                     command.arg(u8::from(self.cluster.is_none()));
@@ -277,7 +294,7 @@ impl RedisStore {
         loop {
             let request = ScriptRequest::new(&scripts::SHIFT);
             let command = |_| {
-                let mut command = request.command(&[]);
+                let mut command = request.command(&[&node.keys.node()]);
                 command.arg(cursor).arg(SHIFT_STEP).arg(&pattern);
                 command
             };
@@ -335,17 +352,22 @@ impl RedisStore {
 }
 
 /// Where locks are.
-struct Places {
+struct ScannedNodes {
     numbers: Vec<usize>,
     topology: Arc<Topology>,
 }
 
-impl Places {
+impl ScannedNodes {
     /// Whether nothing has moved from one to the other.
     fn is_like(&self, other: &Self) -> bool {
         let both = [&self.topology, &other.topology];
         both[0].has_same_owners(both[1]) && !both.iter().any(|it| it.is_moving())
     }
+}
+
+/// While slots move, a scan could miss a lock that is held all the time, or count it twice.
+fn moving() -> StoreError {
+    StoreError::unavailable(Fault::Busy, "slots of the cluster are on their way")
 }
 
 fn page(locks: Vec<LockView>, next_after: Option<LockName>) -> Listing {

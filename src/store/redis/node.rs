@@ -9,12 +9,13 @@ use redis::{Cmd, Value};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::failure::{Failure, Redirection};
-use super::keys::Keys;
+use super::failure::Failure;
+use super::keys::RedisKeys;
 use super::pool::{Connection, Pool};
 use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::Recovery;
+use super::redirection::Redirection;
 use super::replication::Replication;
 use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
@@ -30,7 +31,7 @@ pub(super) const LOSSES_MAX: usize = 3;
 
 /// One Redis, as this process sees it.
 pub(super) struct Node {
-    pub(super) keys: Keys,
+    pub(super) keys: RedisKeys,
     pub(super) pool: Arc<Pool>,
     pub(super) recovery: Arc<Recovery>,
     pub(super) messages: Arc<PubSub>,
@@ -156,11 +157,9 @@ impl Node {
             if failure.redirection.is_some() {
                 pause = Duration::ZERO;
             }
-            // A Redis without memory grants nothing either, and waiters cannot claim their reservations.
-            let of_outages = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
             if failure.is_moving() {
                 self.recovery.outage.note_moving();
-            } else if of_outages.contains(&failure.fault) {
+            } else if failure.is_outage() {
                 self.recovery.note_no_answer(began);
             }
             may_arrive |= failure.may_arrive();
@@ -201,8 +200,13 @@ impl Node {
                 Box::pin(self.redirected(request, deadline, &command, failure, &connection)).await;
         }
         let value = answer.inspect_err(|failure| {
-            // Another connection has the same rights, but may lead to another Redis.
-            let is_doubtful = failure.may_be_done && failure.fault != Fault::Permission;
+            // Another connection has the same rights, but may lead to another Redis. While the slot moves, none could be
+            // verified.
+            let is_answer = failure.fault == Fault::Permission || failure.is_moving();
+            let is_doubtful = failure.may_be_done && !is_answer;
+            if failure.is_cluster_down() {
+                self.may_have_moved(connection.epoch);
+            }
             if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
             }
@@ -230,8 +234,7 @@ impl Node {
         connection: &Connection,
     ) -> Result<Value, Failure> {
         let Some(Redirection::Ask(endpoint)) = &failure.redirection else {
-            self.pool.connector().may_have_moved();
-            self.recovery.moved(connection.epoch);
+            self.may_have_moved(connection.epoch);
             return Err(failure.clone());
         };
         let connector = self.pool.connector();
@@ -244,5 +247,11 @@ impl Node {
             Ok(answer) => answer.map_err(|error| Failure::of(&error).passing_if_moving()),
             Err(_) => Err(Failure::timed_out()),
         }
+    }
+
+    /// Another primary may have the slot by now, as far as a request over a connection of this epoch has found out.
+    fn may_have_moved(&self, epoch: u64) {
+        self.pool.connector().may_have_moved();
+        self.recovery.moved(epoch);
     }
 }

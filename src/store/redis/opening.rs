@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::cluster::Cluster;
 use super::connector::Connector;
 use super::failure::Failure;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::listing::Snapshots;
 use super::node::Node;
 use super::pool::Pool;
@@ -35,8 +35,13 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let connector = Connector::to(address, config).map_err(unusable)?;
-        let parts = Parts::new(address.database, 1, config, lease_max);
-        Self::over(parts.node(0, Keys::default(), connector), None, config).await
+        let builder = NodeBuilder::new(address.database, 1, config, lease_max);
+        Self::over(
+            builder.node(0, RedisKeys::default(), connector),
+            None,
+            config,
+        )
+        .await
     }
 
     /// The same with the Redis that these Sentinels name.
@@ -49,8 +54,13 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let connector = Connector::by(address, config).map_err(unusable)?;
-        let parts = Parts::new(address.database, 1, config, lease_max);
-        Self::over(parts.node(0, Keys::default(), connector), None, config).await
+        let builder = NodeBuilder::new(address.database, 1, config, lease_max);
+        Self::over(
+            builder.node(0, RedisKeys::default(), connector),
+            None,
+            config,
+        )
+        .await
     }
 
     /// The same with a Redis Cluster.
@@ -63,10 +73,10 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let (cluster, connectors) = Connector::within(address, config).map_err(unusable)?;
-        let parts = Parts::new(0, partitions::COUNT, config, lease_max);
+        let builder = NodeBuilder::new(0, partitions::COUNT, config, lease_max);
         let connectors = connectors.into_iter().enumerate();
         let nodes = connectors.map(|(partition, connector)| {
-            let [node] = parts.node(partition, Keys::of_partition(partition), connector);
+            let [node] = builder.node(partition, RedisKeys::of_partition(partition), connector);
             node
         });
         Self::over(nodes.collect::<Vec<_>>(), Some(cluster), config).await
@@ -102,14 +112,14 @@ impl RedisStore {
 }
 
 /// What the nodes of a store have in common.
-struct Parts<'a> {
+struct NodeBuilder<'a> {
     fleets: Vec<Arc<FleetState>>,
     messages: Arc<PubSub>,
     config: &'a RedisConfig,
     lease_max: Duration,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> NodeBuilder<'a> {
     fn new(database: u32, nodes: usize, config: &'a RedisConfig, lease_max: Duration) -> Self {
         let fleet = || Arc::new(FleetState::new(config.check_interval));
         let fleets: Vec<_> = (0..nodes).map(|_| fleet()).collect();
@@ -123,7 +133,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn node(&self, number: usize, keys: Keys, connector: Connector) -> [Node; 1] {
+    fn node(&self, number: usize, keys: RedisKeys, connector: Connector) -> [Node; 1] {
         let (config, messages) = (self.config, Arc::clone(&self.messages));
         let fleet = &self.fleets[number];
         let recovery = Recovery::new(

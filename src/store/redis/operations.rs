@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::decode::AcquireReply;
-use super::encode::{Purpose, Scope, Undoing, digests};
+use super::encode::{AcquireScope, Purpose, Undoing, digests};
 use super::node::{LOSSES_MAX, Node};
 use super::scripts::ScriptRequest;
 use super::{decode, scripts, views};
@@ -15,7 +15,7 @@ use crate::domain::{
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
 /// Of a claim whose locks are all in one place.
-const ALONE: Scope = Scope {
+const ALONE: AcquireScope = AcquireScope {
     purpose: Purpose::Grant,
     in_all: None,
 };
@@ -60,7 +60,7 @@ impl Node {
     /// The same, or whether the claim could be granted its locks.
     pub(super) async fn acquire_for(
         &self,
-        scope: Scope,
+        scope: AcquireScope,
         claim: &Claim,
         attempt: Attempt,
         queue_request: Option<&QueueRequest>,

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::events::{DemandSource, EventDemand};
-use super::keys::{self, Keys};
+use super::keys::{self, RedisKeys};
 use super::pool::Pool;
 use super::recovery::FleetState;
 use super::subscriber::Subscriber;
@@ -75,8 +75,8 @@ impl PubSub {
     /// For the histories of the partitions of a cluster, in their order, or for the only one.
     pub(super) fn new(process: u64, database: u32, fleets: Vec<Arc<FleetState>>) -> Self {
         let keys = |partition| match fleets.len() {
-            1 => Keys::default(),
-            _ => Keys::of_partition(partition),
+            1 => RedisKeys::default(),
+            _ => RedisKeys::of_partition(partition),
         };
         let recovery = (0..fleets.len()).map(|it| keys::recovery_channel(database, keys(it)));
         let process = format!("{process:016x}");
@@ -153,7 +153,7 @@ impl PubSub {
     }
 
     /// The channel of announcements about losses and longest TTLs of the data under these keys.
-    pub(super) fn recovery_channel(&self, keys: Keys) -> String {
+    pub(super) fn recovery_channel(&self, keys: RedisKeys) -> String {
         keys::recovery_channel(self.shared.database, keys)
     }
 

@@ -10,6 +10,7 @@
 mod clock;
 mod contact;
 mod fleet;
+mod identity;
 mod longest_ttl;
 mod outage;
 mod redis_time;
@@ -25,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::info::ServerInfo;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::pubsub::PubSub;
 use super::reply::Reply;
 use super::scripts;
@@ -51,7 +52,7 @@ pub(super) struct Recovery {
     pub(super) time: RedisTime,
     pub(super) outage: Outage,
     /// What the data of this history are kept under.
-    keys: Keys,
+    keys: RedisKeys,
     /// The channel of announcements about losses and longest TTLs.
     channel: String,
     /// Whether other processes may know more about data of which the store and this process know nothing. They are
@@ -87,7 +88,7 @@ impl Recovery {
     pub(super) fn new(
         config: &RedisConfig,
         lease_max: Duration,
-        keys: Keys,
+        keys: RedisKeys,
         fleet: Arc<FleetState>,
         messages: Arc<PubSub>,
     ) -> Self {
@@ -388,4 +389,4 @@ impl Recovery {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

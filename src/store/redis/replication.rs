@@ -9,17 +9,19 @@
 //!
 //! A `WAIT` behind the script itself would not do. A replay writes nothing, and since Redis 7.2 a `WAIT` after it does
 //! not wait for the grant that it repeats, which came over another connection. The message needs no memory, and no
-//! append-only file has it. The nodes of a cluster do not replicate messages, so a key is written there instead.
+//! append-only file has it. The nodes of a cluster do not replicate messages, so a key is written there instead. All
+//! partitions of a primary share its barriers.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::barriers::{Barriers, Kept, RunId};
 use super::failure::{Failure, Fate};
-use super::keys::{self, Keys};
+use super::keys::{self, RedisKeys};
 use super::pool::{Connection, Pool};
 use super::recovery::Recovery;
 use crate::config::RedisConfig;
@@ -46,36 +48,24 @@ pub(super) struct Replication {
     timeout: Duration,
     pool: Arc<Pool>,
     recovery: Arc<Recovery>,
-    keys: Keys,
-    /// The number of the last barrier that began. Changed by the owner of `last` alone.
-    begun: AtomicU64,
-    /// Held during a barrier, so that there is one at a time. The requests that wait for it share the next one.
-    last: tokio::sync::Mutex<LastBarrier>,
+    keys: RedisKeys,
+    /// The barriers of the only Redis; those of a cluster are of the primaries.
+    barriers: Arc<Barriers>,
     /// Why the last barrier that Redis answered was not confirmed; none if it was.
     trouble: Mutex<Option<Failure>>,
     has_trouble: AtomicBool,
     began_trouble: Notify,
 }
 
-/// The last barrier that has ended.
-struct LastBarrier {
-    number: u64,
-    /// The epoch of its connection.
-    outcome: Result<u64, Failure>,
-    /// Its connection, for the next one.
-    connection: Option<Connection>,
-}
-
 impl Replication {
     /// None if no replica has to confirm.
     pub(super) fn new(
         config: &RedisConfig,
-        keys: Keys,
+        keys: RedisKeys,
         pool: &Arc<Pool>,
         recovery: &Arc<Recovery>,
     ) -> Option<Arc<Self>> {
         let replicas = u64::try_from(config.wait_replicas).unwrap_or(u64::MAX);
-        let none_yet = Failure::new(Fault::Unreplicated, Fate::NotDone, "not asked yet");
         (replicas > 0).then(|| {
             Arc::new(Self {
                 replicas,
@@ -83,12 +73,7 @@ impl Replication {
                 timeout: config.wait_timeout,
                 pool: Arc::clone(pool),
                 recovery: Arc::clone(recovery),
-                begun: AtomicU64::new(0),
-                last: tokio::sync::Mutex::new(LastBarrier {
-                    number: 0,
-                    outcome: Err(none_yet),
-                    connection: None,
-                }),
+                barriers: Arc::default(),
                 trouble: Mutex::default(),
                 has_trouble: AtomicBool::new(false),
                 began_trouble: Notify::new(),
@@ -116,7 +101,7 @@ impl Replication {
     /// If the future is dropped, the barrier is abandoned, and the next request begins another one.
     pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
         match timeout_at(deadline, self.next_barrier()).await {
-            Ok(Ok(at)) if at == epoch => Ok(()),
+            Ok(Ok(run_id)) if self.recovery.is_at(epoch, &run_id) => Ok(()),
             Ok(Ok(_)) => {
                 let detail = "the connection may have led to another Redis";
                 Err(StoreError::unknown(Fault::Io, detail))
@@ -165,48 +150,44 @@ impl Replication {
         }
     }
 
-    /// The outcome of the first barrier that begins from now on: the epoch of its connection.
-    async fn next_barrier(&self) -> Result<u64, Failure> {
-        let begun_before = self.begun.load(Ordering::SeqCst);
-        let mut last = self.last.lock().await;
-        if last.number <= begun_before {
-            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-            // Taken, so that a connection with a barrier that was abandoned is not used again.
-            let connection = last.connection.take();
-            let (outcome, connection) = self.barrier(connection).await;
-            self.note(&outcome);
-            *last = LastBarrier {
-                number,
-                outcome,
-                connection,
-            };
-        }
+    /// The outcome of the first barrier that begins from now on: at which Redis it was.
+    async fn next_barrier(&self) -> Result<RunId, Failure> {
+        let of_primary = self.pool.connector().barriers().await?;
+        let barriers = of_primary.as_ref().unwrap_or(&self.barriers);
+        let next = barriers.next(|kept| self.barrier(kept));
+        // Noted before another one begins.
+        let last = next.await;
+        self.note(&last.outcome);
         last.outcome.clone()
     }
 
     /// Also returns the connection if it can be used again.
-    async fn barrier(
-        &self,
-        kept: Option<Connection>,
-    ) -> (Result<u64, Failure>, Option<Connection>) {
-        let is_current = |it: &Connection| it.epoch == self.recovery.epoch();
-        if let Some(mut connection) = kept.filter(is_current)
-            && let Ok(confirmed) = self.count(&mut connection).await
+    async fn barrier(&self, kept: Option<Kept>) -> (Result<RunId, Failure>, Option<Kept>) {
+        if let Some(mut kept) = kept.filter(|kept| self.recovery.is_now_at(&kept.run_id))
+            && let Ok(confirmed) = self.count(&mut kept.connection).await
         {
-            return (self.outcome_of(confirmed, &connection), Some(connection));
+            return (self.outcome_of(confirmed, &kept.run_id), Some(kept));
         }
         // The former connection may have been closed while it was idle, or by a failover.
-        let mut connection = match self
-            .pool
-            .connect_alone(Instant::now() + CONNECT_WITHIN)
-            .await
-        {
-            Ok(connection) => connection,
-            Err(failure) => return (Err(failure), None),
-        };
-        match self.count(&mut connection).await {
-            Ok(confirmed) => (self.outcome_of(confirmed, &connection), Some(connection)),
+        match self.open().await {
+            Ok(mut opened) => match self.count(&mut opened.connection).await {
+                Ok(confirmed) => (self.outcome_of(confirmed, &opened.run_id), Some(opened)),
+                Err(failure) => (Err(failure), None),
+            },
             Err(failure) => (Err(failure), None),
+        }
+    }
+
+    async fn open(&self) -> Result<Kept, Failure> {
+        let connecting = self.pool.connect_alone(Instant::now() + CONNECT_WITHIN);
+        let connection = connecting.await?;
+        match self.recovery.run_id_at(connection.epoch) {
+            Some(run_id) => Ok(Kept { connection, run_id }),
+            None => Err(Failure::new(
+                Fault::Io,
+                Fate::NotDone,
+                "the connection may lead to another Redis by now",
+            )),
         }
     }
 
@@ -257,9 +238,9 @@ impl Replication {
         }
     }
 
-    fn outcome_of(&self, confirmed: u64, connection: &Connection) -> Result<u64, Failure> {
+    fn outcome_of(&self, confirmed: u64, run_id: &RunId) -> Result<RunId, Failure> {
         if confirmed >= self.replicas {
-            return Ok(connection.epoch);
+            return Ok(Arc::clone(run_id));
         }
         let detail = format!(
             "{confirmed} of {} replicas have confirmed a write within {}",
@@ -271,7 +252,7 @@ impl Replication {
 
     /// Notes the outcome of a barrier for the claims to come. A Redis that cannot be asked is no trouble of its
     /// replicas: each request finds that out, and retries for as long as it has time.
-    fn note(&self, outcome: &Result<u64, Failure>) {
+    fn note(&self, outcome: &Result<RunId, Failure>) {
         let trouble = match outcome {
             Ok(_) => None,
             Err(failure) if matches!(failure.fault, Fault::Unreplicated | Fault::Permission) => {

@@ -16,9 +16,10 @@ use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::{Failure, Fate};
+use super::sentinel_states::SentinelStates;
 use super::transport::{Endpoint, Transport};
 use crate::config::SentinelAddress;
-use crate::store::Fault;
+use crate::store::{Fault, Finding};
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -44,6 +45,14 @@ pub(super) struct Sentinels {
     settings: RedisConnectionInfo,
     /// The largest epoch, and when it was last seen.
     latest: Mutex<Option<(u64, Instant)>>,
+    states: SentinelStates,
+}
+
+/// What the Sentinels have answered in one round: by their ids, and by the addresses that were asked.
+#[derive(Default)]
+struct RoundAnswers {
+    by_id: HashMap<String, SentinelAnswer>,
+    by_endpoint: BTreeMap<Endpoint, Result<Endpoint, Failure>>,
 }
 
 /// What one Sentinel answers.
@@ -65,6 +74,7 @@ impl Sentinels {
             primary: address.primary.clone(),
             settings,
             latest: Mutex::default(),
+            states: SentinelStates::default(),
         }
     }
 
@@ -87,6 +97,11 @@ impl Sentinels {
         transport.open_pubsub(endpoint, &self.settings).await
     }
 
+    /// Whether all of them answer and name the same primary.
+    pub(super) fn finding(&self) -> Finding {
+        self.states.finding()
+    }
+
     /// The endpoint of the primary.
     ///
     /// # Errors
@@ -94,21 +109,32 @@ impl Sentinels {
     pub(super) async fn primary(&self, transport: &Transport) -> Result<Endpoint, Failure> {
         let mut asked: BTreeSet<Endpoint> = self.addresses().await;
         let mut round: Vec<Endpoint> = asked.iter().cloned().collect();
-        let mut answers: HashMap<String, SentinelAnswer> = HashMap::new();
-        let mut failures = Vec::new();
+        let mut answers = RoundAnswers::default();
         // The second round asks those that the first ones know.
         for _ in 0..2 {
-            let failed = self.gather(transport, &round, &mut answers).await;
-            failures.extend(failed);
-            if is_majority(&answers) {
+            self.gather(transport, &round, &mut answers).await;
+            if is_majority(&answers.by_id) {
                 break;
             }
-            let known = answers.values().flat_map(|answer| answer.others.clone());
-            let known: BTreeSet<Endpoint> = known.collect();
+            let known = answers.by_id.values();
+            let known: BTreeSet<Endpoint> = known.flat_map(|it| it.others.clone()).collect();
             round = known.difference(&asked).cloned().collect();
             round.truncate(SENTINELS_MAX.saturating_sub(asked.len()));
             asked.extend(round.iter().cloned());
         }
+        let RoundAnswers { by_id, by_endpoint } = answers;
+        let failures = by_endpoint.values().filter_map(|it| it.clone().err());
+        let primary = self.judge(by_id, failures.collect());
+        self.states.note(by_endpoint, primary.as_ref().ok());
+        primary
+    }
+
+    /// The primary according to these answers.
+    fn judge(
+        &self,
+        answers: HashMap<String, SentinelAnswer>,
+        failures: Vec<Failure>,
+    ) -> Result<Endpoint, Failure> {
         if !is_majority(&answers) {
             return Err(too_few(answers.len(), failures));
         }
@@ -125,31 +151,34 @@ impl Sentinels {
         })
     }
 
-    /// Asks these Sentinels. Returns why some do not answer.
+    /// Asks these Sentinels.
     async fn gather(
         &self,
         transport: &Transport,
         endpoints: &[Endpoint],
-        answers: &mut HashMap<String, SentinelAnswer>,
-    ) -> Vec<Failure> {
-        let mut failures = Vec::new();
+        answers: &mut RoundAnswers,
+    ) {
         let asking = endpoints
             .iter()
-            .map(|endpoint| self.ask(transport, endpoint));
+            .map(async |endpoint| (endpoint, self.ask(transport, endpoint).await));
         let mut asking: FuturesUnordered<_> = asking.collect();
         let mut give_up = Instant::now() + ANSWER_TIMEOUT;
-        while let Ok(Some(answer)) = timeout_at(give_up, asking.next()).await {
-            match answer {
-                Ok(answer) => drop(answers.insert(answer.id.clone(), answer)),
-                Err(failure) => failures.push(failure),
-            }
-            if is_majority(answers) {
+        while let Ok(Some((endpoint, answer))) = timeout_at(give_up, asking.next()).await {
+            let named = answer.map(|answer| {
+                let named = answer.primary.clone();
+                answers.by_id.insert(answer.id.clone(), answer);
+                named
+            });
+            answers.by_endpoint.insert(endpoint.clone(), named);
+            if is_majority(&answers.by_id) {
                 give_up = give_up.min(Instant::now() + LAST_ANSWERS_WITHIN);
             }
         }
-        let silent = asking.len();
-        failures.extend((0..silent).map(|_| Failure::timed_out().before_any_command()));
-        failures
+        for endpoint in endpoints {
+            let silent = || Err(Failure::timed_out().before_any_command());
+            let entry = answers.by_endpoint.entry(endpoint.clone());
+            entry.or_insert_with(silent);
+        }
     }
 
     /// Whether no answer had a larger epoch lately: those that knew of the last failover may not answer this time. If all

@@ -17,7 +17,7 @@ use crate::store::Fault;
 use crate::tls::{CertificateFault, client_config, trusted};
 
 /// Encrypts connections to one Redis.
-pub(super) struct Tls {
+pub(super) struct ClientTls {
     connector: TlsConnector,
     /// The name in the certificate, if it is not the host.
     name: Option<ServerName<'static>>,
@@ -75,7 +75,7 @@ impl TlsProblem {
     }
 }
 
-impl Tls {
+impl ClientTls {
     /// # Errors
     /// The certificates cannot be used.
     pub(super) fn new(config: &RedisTls) -> Result<Self, Failure> {

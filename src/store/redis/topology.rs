@@ -84,6 +84,11 @@ impl Topology {
 }
 
 impl NodeLine {
+    /// Its address as operators write it.
+    pub(super) fn place(&self) -> String {
+        format!("{}:{}", self.endpoint.0, self.endpoint.1)
+    }
+
     fn has(&self, slot: u16) -> bool {
         self.slots.iter().any(|range| range.contains(&slot))
     }

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::failure::{Failure, Fate};
-use super::tls::{self, Tls, TlsProblem};
+use super::tls::{self, ClientTls, TlsProblem};
 use crate::config::RedisConfig;
 use crate::store::Fault;
 
@@ -29,7 +29,7 @@ pub(super) type Endpoint = (String, u16);
 pub(super) struct Transport {
     timeout: Duration,
     /// None without TLS.
-    tls: Option<Tls>,
+    tls: Option<ClientTls>,
 }
 
 /// The byte stream below Redis' protocol.
@@ -45,7 +45,9 @@ impl Transport {
     pub(super) fn new(config: &RedisConfig, is_encrypted: bool) -> Result<Self, Failure> {
         Ok(Self {
             timeout: config.connect_timeout,
-            tls: is_encrypted.then(|| Tls::new(&config.tls)).transpose()?,
+            tls: is_encrypted
+                .then(|| ClientTls::new(&config.tls))
+                .transpose()?,
         })
     }
 
@@ -107,7 +109,7 @@ impl Transport {
 
     /// Why a connection could not be opened. Nothing was done over it.
     async fn diagnosed(&self, endpoint: &Endpoint, error: &RedisError) -> Failure {
-        let has_identity = self.tls.as_ref().is_some_and(Tls::has_identity);
+        let has_identity = self.tls.as_ref().is_some_and(ClientTls::has_identity);
         let failure = Failure::of(error).before_any_command();
         let mut problem = tls::problem_in(error, has_identity);
         let may_be_tls = matches!(failure.fault, Fault::Io | Fault::Timeout | Fault::Protocol);

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use crate::process::{Serving, leasehold};
 use crate::run::assert_code;
+use crate::support::cluster::RedisCluster;
 use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::sentinels::Sentinels;
 
 fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let arguments = [&["doctor", "--json"], arguments].concat();
@@ -93,6 +95,62 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
     let silent = doctor(&["--store", "redis://127.0.0.1:1"], &[]);
     assert_code(&silent, 69);
     assert_found(&silent, "store", "error", "the connection was refused");
+}
+
+#[tokio::test]
+async fn every_primary_of_a_cluster_is_checked() {
+    let mut cluster = RedisCluster::start(3, RedisOptions::default()).await;
+    let store = format!("redis+cluster://{}", cluster.nodes[0].address());
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 0);
+    for node in &cluster.nodes {
+        assert_found(&examined, "node", "ok", &node.address());
+    }
+    assert_found(&examined, "rights", "ok", "in each part of the cluster");
+    assert_found(&examined, "locks", "ok", "0 locks are held");
+
+    let place = cluster.nodes[1].address();
+    let policy = |policy| ["CONFIG", "SET", "maxmemory-policy", policy];
+    cluster.nodes[1].command(&policy("allkeys-lru")).await;
+    let refused = doctor(&["--store", &store], &[]);
+    assert_code(&refused, 78);
+    assert_found(&refused, "store", "error", &format!("{place}: "));
+    cluster.nodes[1].command(&policy("noeviction")).await;
+
+    let place = cluster.nodes[2].address();
+    cluster.nodes[2].kill();
+    let lacking = doctor(&["--store", &store], &[]);
+    assert_code(&lacking, 69);
+    assert_found(&lacking, "node", "warning", &place);
+    assert_found(&lacking, "store", "error", "");
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_silent_is_named() {
+    let redis = RedisServer::start(RedisOptions::default()).await;
+    let mut sentinels = Sentinels::watch(redis.port(), 3, None).await;
+    let address = sentinels.database(0);
+    let places = address.sentinels.iter();
+    let places: Vec<_> = places
+        .map(|(host, port)| format!("{host}:{port}"))
+        .collect();
+    let store = format!(
+        "redis+sentinel://{}/{}/0",
+        places.join(","),
+        address.primary
+    );
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 0);
+    assert_found(&examined, "sentinels", "ok", &redis.address());
+    sentinels.kill(1);
+    let lacking = doctor(&["--store", &store], &[]);
+    assert_code(&lacking, 1);
+    assert_found(
+        &lacking,
+        "sentinels",
+        "warning",
+        &format!("{} does not answer", places[1]),
+    );
 }
 
 #[test]

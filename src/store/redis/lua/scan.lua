@@ -1,9 +1,11 @@
 -- Finds locks that are held or waited for, a bounded number of keys at a time.
--- KEYS:
+-- KEYS: node
 -- ARGV: request, cursor, pattern, count, reads_at_once
 -- Returns: request, us that it took, next cursor ('0' at the end), how many of the locks visited are held, then the
 --   keys found
 -- include: clock state
+-- SCAN names no key, so the key of a slot of the node is declared: another node of a cluster refuses the script.
+local node = KEYS[1]
 local request, cursor, pattern, count, reads_at_once = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)

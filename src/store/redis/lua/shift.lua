@@ -1,8 +1,11 @@
 -- Corrects locks that were written before the clock was set back, or the holders of one lock, a bounded number at a time.
--- KEYS: for each lock: lock_key
+-- KEYS: node_or_lock
 -- ARGV: request, cursor, count, pattern
 -- Returns: request, us that it took, next cursor ('0' at the end), then the keys of shared locks
 -- include: clock state
+-- SCAN names no key, so the key of a slot of the node is declared: another node of a cluster refuses the script. Without a
+-- pattern, it is the key of the lock whose holders are corrected.
+local node_or_lock = KEYS[1]
 local request, cursor, count, pattern = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 -- The holders of one lock.
@@ -19,8 +22,8 @@ local function shift_all_holders(lock)
 end
 
 local answer = { request, 0 }
-if KEYS[1] then
-    answer[3] = shift_all_holders(read(KEYS[1]))
+if pattern == '' then
+    answer[3] = shift_all_holders(read(node_or_lock))
 else
     local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
     answer[3] = found[1]

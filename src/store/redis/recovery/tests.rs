@@ -8,8 +8,9 @@ use crate::domain::LockName;
 const EPOCH: u64 = 1_795_219_506_257_721;
 const SECOND: Duration = Duration::from_secs(1);
 
-fn recovery() -> Recovery {
-    let config = RedisConfig {
+/// A configuration without anything special.
+pub(in crate::store::redis) fn config() -> RedisConfig {
+    RedisConfig {
         connections: 1,
         connect_timeout: SECOND,
         username: None,
@@ -22,10 +23,20 @@ fn recovery() -> Recovery {
         check_interval: SECOND,
         wait_replicas: 0,
         wait_timeout: SECOND,
-    };
+    }
+}
+
+fn recovery() -> Recovery {
+    let config = config();
     let fleet = Arc::new(FleetState::new(config.check_interval));
     let messages = Arc::new(PubSub::new(1, 0, vec![Arc::clone(&fleet)]));
-    Recovery::new(&config, SECOND * 3600, Keys::default(), fleet, messages)
+    Recovery::new(
+        &config,
+        SECOND * 3600,
+        RedisKeys::default(),
+        fleet,
+        messages,
+    )
 }
 
 /// An answer this long after the beginning of `EPOCH`.

@@ -1,0 +1,232 @@
+//! A claim on locks of several partitions of a cluster, and the steps in which it is granted them.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+
+use super::across::all_done;
+use super::answers::{PartitionAnswers, is_new, listed, merged};
+use super::encode::{AcquireScope, Purpose, Undoing};
+use super::node::Node;
+use super::operations::{Asked, no_answer};
+use crate::backoff::Backoff;
+use crate::domain::{Acquired, Attempt, Claim, QueueRequest, Refused, SuspendOptions};
+use crate::store::{StoreError, StoreResult};
+
+/// The pause before the partitions are asked again, where a claim may just be granted its locks; doubled up to
+/// [`SETTLE_PAUSE_MAX`]. And how often they are.
+const SETTLE_PAUSE_MIN: Duration = Duration::from_millis(5);
+const SETTLE_PAUSE_MAX: Duration = Duration::from_millis(50);
+const SETTLED_AFTER: usize = 10;
+
+/// How often in a row a claim that waits tries to be granted its locks, where nothing is in its way after a failed try.
+const GRANT_TRIES_MAX: usize = 3;
+
+/// The locks of a claim in one partition, and the claim on them.
+pub(super) struct PartialClaim<'a> {
+    pub(super) node: &'a Node,
+    pub(super) claim: Claim,
+    /// How many locks the whole claim has.
+    pub(super) in_all: usize,
+}
+
+/// Asks all partitions what is in the way of the claim, and changes nothing. If that is only a part of its locks, granted
+/// just now, another claim may be about to be granted its locks, or fail to: then asks again.
+pub(super) async fn ask_settled(
+    parts: &[PartialClaim<'_>],
+    attempt: Attempt,
+    deadline: Instant,
+) -> StoreResult<PartitionAnswers> {
+    let locks: usize = parts.iter().map(|part| part.claim.names.len()).sum();
+    let mut backoff = Backoff::default();
+    for _ in 0..SETTLED_AFTER {
+        let pause = backoff.next(SETTLE_PAUSE_MIN, SETTLE_PAUSE_MAX);
+        let answers = ask(parts, attempt, deadline).await?;
+        let is_part = !answers.conflicts.is_empty() && answers.conflicts.len() < locks;
+        let is_new = answers.conflicts.iter().any(is_new);
+        if !is_part || !is_new || Instant::now() + pause >= deadline {
+            return Ok(answers);
+        }
+        sleep(pause).await;
+    }
+    ask(parts, attempt, deadline).await
+}
+
+/// The same once.
+pub(super) async fn ask(
+    parts: &[PartialClaim<'_>],
+    attempt: Attempt,
+    deadline: Instant,
+) -> StoreResult<PartitionAnswers> {
+    let asking = parts
+        .iter()
+        .map(|part| part.acquire(Purpose::Ask, attempt, None, deadline));
+    let mut answers = PartitionAnswers::default();
+    for (part, asked) in parts.iter().zip(join_all(asking).await) {
+        answers.add(&part.claim.names, asked?);
+    }
+    Ok(answers)
+}
+
+/// Asks one partition after the other, and queues the claim in each, with the ticket of the first.
+pub(super) async fn enqueue(
+    parts: &[PartialClaim<'_>],
+    attempt: Attempt,
+    request: &mut Option<QueueRequest>,
+    is_new: bool,
+    deadline: Instant,
+) -> StoreResult<PartitionAnswers> {
+    let mut answers = PartitionAnswers::default();
+    for part in parts {
+        let asking = part.acquire(Purpose::Ask, attempt, request.as_ref(), deadline);
+        let asked = asking.await;
+        if asked.is_err() && is_new {
+            // A place in some queues only would be that of another claim.
+            leave(parts, None, deadline).await;
+        }
+        answers.add(&part.claim.names, asked?);
+        if answers.decided.is_some() {
+            break;
+        }
+        if let (Some(request), Some(waiting)) = (request.as_mut(), &answers.waiting) {
+            request.ticket = Some(waiting.ticket);
+        }
+    }
+    Ok(answers)
+}
+
+/// Grants the locks of a claim to which no partition objects.
+pub(super) async fn grant(
+    parts: &[PartialClaim<'_>],
+    claim: &Claim,
+    attempt: Attempt,
+    mut request: Option<QueueRequest>,
+    deadline: Instant,
+) -> StoreResult<Acquired> {
+    let mut tries = 1;
+    loop {
+        let granting = grant_in_order(parts, claim, attempt, request.as_ref(), deadline);
+        let refused = granting.await?;
+        if matches!(refused, Acquired::Granted(_)) {
+            return Ok(refused);
+        }
+        let (Acquired::Waiting(waiting), Some(waits)) = (&refused, request.as_mut()) else {
+            return all_conflicts(parts, claim, refused, attempt, deadline).await;
+        };
+        waits.ticket = Some(waiting.ticket);
+        // The other partitions have not queued the claim, or have taken it out of the queue.
+        let mut answers = enqueue(parts, attempt, &mut request, false, deadline).await?;
+        if let Some(end) = answers.end(claim, true) {
+            leave(parts, request, deadline).await;
+            return Ok(end);
+        }
+        // What was in the way may be gone by now, and nothing would tell the claim.
+        if answers.is_blocked || tries == GRANT_TRIES_MAX {
+            return Ok(answers.waiting.map_or(refused, Acquired::Waiting));
+        }
+        tries += 1;
+    }
+}
+
+/// Grants the locks partition by partition. If one refuses, what was granted before is undone.
+async fn grant_in_order(
+    parts: &[PartialClaim<'_>],
+    claim: &Claim,
+    attempt: Attempt,
+    request: Option<&QueueRequest>,
+    deadline: Instant,
+) -> StoreResult<Acquired> {
+    let mut granted = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        let acquiring = part.acquire(Purpose::Grant, attempt, request, deadline);
+        match acquiring.await {
+            Ok(Asked::Answered(Acquired::Granted(it))) => {
+                granted.push((part.claim.names.clone(), it));
+            }
+            Ok(Asked::Answered(refused)) => {
+                undo(&parts[..number], attempt, deadline).await?;
+                return Ok(refused);
+            }
+            Ok(Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. }) => {
+                return Err(no_answer());
+            }
+            // The caller rolls back what the attempt has been granted, unless the claim goes on waiting by it.
+            Err(error) if number > 0 => {
+                if request.is_some() {
+                    drop(undo(&parts[..number], attempt, deadline).await);
+                }
+                return Err(StoreError::unknown(error.fault(), error.detail()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Acquired::Granted(merged(claim, granted)))
+}
+
+/// The answer to a claim that one partition refuses: a conflict is reported together with those of the others.
+async fn all_conflicts(
+    parts: &[PartialClaim<'_>],
+    claim: &Claim,
+    refused: Acquired,
+    attempt: Attempt,
+    deadline: Instant,
+) -> StoreResult<Acquired> {
+    let Acquired::Refused(Refused::Blocked(_)) = &refused else {
+        return Ok(refused);
+    };
+    let answers = ask_settled(parts, attempt, deadline).await?;
+    Ok(match answers.conflicts.is_empty() {
+        true => refused,
+        false => Acquired::Refused(Refused::Blocked(listed(claim, answers.conflicts))),
+    })
+}
+
+/// Undoes what the attempt was granted in these partitions, which may grant it again.
+pub(super) async fn undo(
+    parts: &[PartialClaim<'_>],
+    attempt: Attempt,
+    deadline: Instant,
+) -> StoreResult<()> {
+    let undoing = parts.iter().map(|it| {
+        it.node
+            .withdraw(&it.claim, attempt, Undoing::Part, deadline)
+    });
+    all_done(join_all(undoing).await)
+}
+
+/// Takes the claim out of all queues, because it cannot be granted any more.
+pub(super) async fn leave(
+    parts: &[PartialClaim<'_>],
+    request: Option<QueueRequest>,
+    deadline: Instant,
+) {
+    let options = SuspendOptions {
+        keep: request.map_or(Duration::ZERO, |request| request.place_kept),
+        lists_conflicts: false,
+    };
+    let leaving = parts
+        .iter()
+        .map(|it| it.node.suspend(&it.claim, options, deadline));
+    // A place that could not be left expires.
+    drop(join_all(leaving).await);
+}
+
+impl PartialClaim<'_> {
+    async fn acquire(
+        &self,
+        purpose: Purpose,
+        attempt: Attempt,
+        request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Asked> {
+        let scope = AcquireScope {
+            purpose,
+            in_all: Some(self.in_all),
+        };
+        let acquiring = self
+            .node
+            .acquire_for(scope, &self.claim, attempt, request, deadline);
+        acquiring.await
+    }
+}
