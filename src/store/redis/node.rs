@@ -202,7 +202,9 @@ impl Node {
         }
         let value = answer.inspect_err(|failure| {
             // Another connection has the same rights, but may lead to another Redis.
-            let is_doubtful = failure.may_be_done && failure.fault != Fault::Permission;
+            // While a slot moves, only existing connections of its partition can be used.
+            let is_doubtful =
+                failure.may_be_done && failure.fault != Fault::Permission && !failure.is_moving();
             if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
             }

@@ -68,7 +68,8 @@ impl RedisCluster {
     }
 
     async fn introduce(&self, node: &RedisServer) {
-        let (port, bus) = (node.port().to_string(), node.cluster_port().to_string());
+        let (port, bus) = (node.announced_port(), node.cluster_port());
+        let (port, bus) = (port.to_string(), bus.to_string());
         let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
         self.nodes[0].command(&meet).await;
     }
@@ -102,6 +103,21 @@ impl RedisCluster {
             nodes: vec![("127.0.0.1".to_owned(), self.nodes[0].port())],
             is_encrypted: false,
         }
+    }
+
+    /// The same with TLS.
+    pub(crate) fn encrypted_address(&self) -> ClusterAddress {
+        let seed = self.nodes[0].encrypted_database(0);
+        ClusterAddress {
+            nodes: vec![(seed.host, seed.port)],
+            is_encrypted: true,
+        }
+    }
+
+    /// Lets its nodes execute commands when slots have had no primary for long.
+    pub(crate) async fn needs_no_full_coverage(&self) {
+        let words = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+        join_all(self.nodes.iter().map(|node| node.command(&words))).await;
     }
 
     /// Deletes all data, like a cluster that was just made.
@@ -165,10 +181,24 @@ impl RedisCluster {
     }
 
     pub(crate) async fn end_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, id) = (slot.to_string(), self.id(to).await);
         for node in [to, from] {
+            self.assign(slot, to, node).await;
+        }
+    }
+
+    /// Tells a node which primary has a slot.
+    pub(crate) async fn assign(&self, slot: u16, to: usize, node: usize) {
+        let (slot, id) = (slot.to_string(), self.id(to).await);
+        let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &id];
+        self.nodes[node].command(&words).await;
+    }
+
+    /// Ends a move of which no key has moved.
+    pub(crate) async fn cancel_move(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        for node in [from, to] {
             self.nodes[node]
-                .command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id])
+                .command(&["CLUSTER", "SETSLOT", &slot, "STABLE"])
                 .await;
         }
     }
@@ -225,7 +255,11 @@ async fn value<T: FromRedisValue>(node: &RedisServer, words: &[&str]) -> T {
 
 /// A cluster that one fixture uses at a time, and returns when all processes on it are gone.
 #[derive(Clone)]
-pub(crate) struct BorrowedCluster(Arc<Borrowed>);
+pub(crate) struct BorrowedCluster {
+    borrowed: Arc<Borrowed>,
+    /// Name and password of the user that processes are to the nodes, if not the default one.
+    pub(super) user: Option<[&'static str; 2]>,
+}
 
 struct Borrowed(&'static RedisCluster);
 
@@ -244,11 +278,22 @@ impl BorrowedCluster {
         };
         cluster.is_unused().await;
         cluster.forget().await;
-        Self(Arc::new(Borrowed(cluster)))
+        Self {
+            borrowed: Arc::new(Borrowed(cluster)),
+            user: None,
+        }
+    }
+
+    /// For processes with this name and password.
+    pub(crate) fn with_user(self, name: &'static str, password: &'static str) -> Self {
+        Self {
+            user: Some([name, password]),
+            ..self
+        }
     }
 
     pub(crate) fn cluster(&self) -> &'static RedisCluster {
-        self.0.0
+        self.borrowed.0
     }
 }
 
