@@ -115,7 +115,7 @@ impl Place for Cluster {
     const TICK: Duration = Redis::TICK;
     const IS_EXACT: bool = false;
     const PROCESSES: usize = Redis::PROCESSES;
-    const NAMES_ANY_CONTRADICTION: bool = true;
+    const REFUSES_FOR_ANY: bool = true;
 
     fn stores() -> Stores {
         run::cluster()

@@ -38,8 +38,8 @@ pub(super) trait Place: std::fmt::Debug + 'static {
     /// The number of processes that poll for waiters.
     const PROCESSES: usize;
 
-    /// Whether a claim that contradicts another of its token in several ways may be refused for any of them.
-    const NAMES_ANY_CONTRADICTION: bool = false;
+    /// Whether a claim that is refused for good because of several locks may be told of any of them.
+    const REFUSES_FOR_ANY: bool = false;
 
     /// Opens the stores of a history.
     fn stores() -> Stores;
@@ -169,7 +169,7 @@ impl<P: Place> Run<P> {
                 let parts = seen.iter().cloned();
                 let timeless = parts.map(|part| Part {
                     ticks: Vec::new(),
-                    ..Self::of_any_contradiction(part)
+                    ..Self::of_any_lock(part)
                 });
                 let mut timeless: Vec<_> = timeless.collect();
                 // Holders and evicted holders are in the order of time.
@@ -180,11 +180,12 @@ impl<P: Place> Run<P> {
         }
     }
 
-    fn of_any_contradiction(part: Part) -> Part {
+    fn of_any_lock(part: Part) -> Part {
         match part.what {
-            What::ContradictsClaim | What::ContradictsUpgrade if P::NAMES_ANY_CONTRADICTION => {
+            What::ContradictsClaim | What::ContradictsUpgrade if P::REFUSES_FOR_ANY => {
                 What::ContradictsClaim.bare(0)
             }
+            What::Ended(_) if P::REFUSES_FOR_ANY => part.what.bare(0),
             _ => part,
         }
     }
