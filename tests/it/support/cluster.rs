@@ -1,5 +1,6 @@
 //! Real Redis Clusters that a test starts, and those that contract tests use one after the other.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
@@ -103,6 +104,45 @@ impl RedisCluster {
             nodes: vec![("127.0.0.1".to_owned(), self.nodes[0].port())],
             is_encrypted: false,
         }
+    }
+
+    /// The URL for a process, with all nodes.
+    pub(crate) fn url(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(RedisServer::address).collect();
+        format!("redis+cluster://{}", nodes.join(","))
+    }
+
+    /// The numbers of the nodes that are primaries and have slots, as they know themselves.
+    pub(crate) async fn primaries(&self) -> Vec<usize> {
+        let mut primaries = Vec::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let own = own_line(node).await;
+            // Its slots begin with the ninth word.
+            if own.contains("master") && own.split(' ').nth(8).is_some() {
+                primaries.push(number);
+            }
+        }
+        primaries
+    }
+
+    /// The number of a replica of this primary.
+    pub(crate) async fn replica_of(&self, primary: usize) -> usize {
+        let id = self.id(primary).await;
+        for (number, node) in self.nodes.iter().enumerate() {
+            if own_line(node).await.contains(&format!("slave {id} ")) {
+                return number;
+            }
+        }
+        panic!("no node is a replica of node {primary}");
+    }
+
+    /// The slots of a node that have keys of a store.
+    pub(crate) async fn slots_in_use(&self, number: usize) -> Vec<u16> {
+        let mut slots = BTreeSet::new();
+        for key in self.nodes[number].keys(0, "lh:1:*").await {
+            slots.insert(self.slot_of(&String::from_utf8_lossy(&key)).await);
+        }
+        slots.into_iter().collect()
     }
 
     /// The same with TLS.
@@ -243,6 +283,13 @@ async fn node(options: &RedisOptions) -> RedisServer {
         ..options.clone()
     })
     .await
+}
+
+/// What a node knows about itself.
+async fn own_line(node: &RedisServer) -> String {
+    let known = text(node, &["CLUSTER", "NODES"]).await;
+    let own = known.lines().find(|line| line.contains("myself"));
+    own.unwrap_or_default().to_owned()
 }
 
 async fn text(node: &RedisServer, words: &[&str]) -> String {

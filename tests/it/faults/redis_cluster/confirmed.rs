@@ -1,9 +1,11 @@
 //! Replicas that confirm what is reported, and what a failover loses if none has to.
 
+use std::time::Duration;
+
 use leasehold::config::RedisConfig;
 use leasehold::store::Fault;
 
-use super::{config, held_on, is_renewed, lasting, rival};
+use super::{config, held_on, is_recovering, is_renewed, lasting, rival};
 use crate::faults::Replica;
 use crate::support::cluster::RedisCluster;
 use crate::support::fixture::claim;
@@ -65,4 +67,56 @@ async fn replicas_of_the_primary_that_a_slot_has_moved_to_confirm() {
     is_renewed(&replica, &held).await;
     replica.release(&held).await.expect("it answers");
     replica.granted(&rival(&held)).await;
+}
+
+/// The former primary comes back with the data of its replica, which lacks what it was cut off from. The processes use
+/// it all the time, and check the store at no time in between.
+#[tokio::test]
+async fn a_failback_within_a_check_interval_is_noticed_where_it_lost_something() {
+    let mut cluster = RedisCluster::start(2, RedisOptions::forgetful()).await;
+    cluster.replica(0, RedisOptions::forgetful()).await;
+    let [primary, promoted] = [&cluster.nodes[0], &cluster.nodes[2]];
+    let config = RedisConfig {
+        check_interval: Duration::from_secs(600),
+        ..config()
+    };
+    let open = async || {
+        let store = stores::cluster_store(&cluster.address(), &config).await;
+        Replica::on(store.expect("the store opens"))
+    };
+    let [replica, other] = [open().await, open().await];
+    primary.is_in_step_with(promoted).await;
+    for words in [["masteruser", "nobody"], ["masterauth", "wrong"]] {
+        promoted
+            .command(&["CONFIG", "SET", words[0], words[1]])
+            .await;
+    }
+    primary
+        .command(&["CLIENT", "KILL", "TYPE", "replica"])
+        .await;
+    eventually("it cannot follow any more", async || {
+        let link = promoted.info("replication", "master_link_status").await;
+        (link == "down").then_some(())
+    })
+    .await;
+    let (held, _) = held_on(0, &cluster, &replica).await;
+    for node in [promoted, primary] {
+        let words = ["CLUSTER", "FAILOVER", "TAKEOVER"];
+        node.command(&words).await;
+        eventually("the other one follows, or cannot", async || {
+            let role = primary.info("replication", "role").await;
+            let link = primary
+                .info_if_any("replication", "master_link_status")
+                .await;
+            let is_done = match std::ptr::eq(node, promoted) {
+                true => role == "slave" && link.as_deref() == Some("up"),
+                false => role == "master",
+            };
+            is_done.then_some(())
+        })
+        .await;
+    }
+    for replica in [&other, &replica] {
+        is_recovering(replica, &rival(&held)).await;
+    }
 }
