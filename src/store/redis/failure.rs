@@ -40,8 +40,9 @@ pub(super) enum Fate {
 
 /// Part of the text of the client library's error if Redis refused to select the database.
 const NO_DATABASE: &str = "switch database";
-/// Part of the text of the error of a command in a script whose key is at another node of a cluster, or may be.
-const NOT_LOCAL: &str = "Script attempted to access a non local key";
+/// Part of the text of the error of a command in a script whose key is at another node of a cluster, or may be. It begins
+/// with "Script attempted" or, since Valkey 9, with "Attempted".
+const NOT_LOCAL: &str = "ttempted to access a non local key";
 /// Part of the text of an error of a command with several keys, of which some have moved and some have not.
 const TRY_AGAIN: &str = "Multiple keys request during rehashing of slot";
 /// Part of the text of an error that a command inside a script caused. Valkey 9.1 puts no hash of the script before it.
@@ -432,6 +433,10 @@ mod tests {
             ),
             (
                 "ERR Script attempted to access a non local key in a cluster node",
+                Fault::Busy,
+            ),
+            (
+                "ERR Attempted to access a non local key in a cluster node",
                 Fault::Busy,
             ),
         ] {

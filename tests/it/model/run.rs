@@ -38,7 +38,7 @@ pub(super) trait Place: std::fmt::Debug + 'static {
     /// The number of processes that poll for waiters.
     const PROCESSES: usize;
 
-    /// Whether a claim that is refused for good because of several locks may be told of any of them.
+    /// Whether a claim that contradicts another of its token in several ways may be refused for any of them.
     const REFUSES_FOR_ANY: bool = false;
 
     /// Opens the stores of a history.
@@ -169,7 +169,7 @@ impl<P: Place> Run<P> {
                 let parts = seen.iter().cloned();
                 let timeless = parts.map(|part| Part {
                     ticks: Vec::new(),
-                    ..Self::of_any_lock(part)
+                    ..Self::of_any_contradiction(part)
                 });
                 let mut timeless: Vec<_> = timeless.collect();
                 // Holders and evicted holders are in the order of time.
@@ -180,12 +180,13 @@ impl<P: Place> Run<P> {
         }
     }
 
-    fn of_any_lock(part: Part) -> Part {
+    fn of_any_contradiction(part: Part) -> Part {
         match part.what {
-            What::ContradictsClaim | What::ContradictsUpgrade if P::REFUSES_FOR_ANY => {
+            What::ContradictsClaim | What::ContradictsUpgrade | What::ContradictsLimit
+                if P::REFUSES_FOR_ANY =>
+            {
                 What::ContradictsClaim.bare(0)
             }
-            What::Ended(_) if P::REFUSES_FOR_ANY => part.what.bare(0),
             _ => part,
         }
     }
