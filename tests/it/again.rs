@@ -29,6 +29,20 @@ const OF_REDIS: [&str; 14] = [
     "support::redis_server",
 ];
 
+/// The tests of the interface in which locks, messages or failures of several nodes may meet. Each starts with a cluster
+/// of its own.
+const OF_NODES: [&str; 9] = [
+    "api::delivery",
+    "api::events",
+    "api::health",
+    "api::life",
+    "api::listing",
+    "api::several",
+    "api::sharing",
+    "api::streams",
+    "api::waiting",
+];
+
 const NOT_ON_REDIS_6: [Skipped; 5] = [
     (
         "a_durable_redis_that_is_loading_its_data_has_lost_none",
@@ -116,7 +130,7 @@ fn the_interface_is_the_same_on_redis() {
 
 #[test]
 fn the_interface_is_the_same_on_a_redis_cluster() {
-    run_interface("cluster", &NOT_ON_REDIS);
+    run(("TEST_STORE", "cluster"), &OF_NODES, &NOT_ON_REDIS);
 }
 
 #[test]
