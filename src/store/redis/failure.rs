@@ -40,9 +40,12 @@ pub(super) enum Fate {
 
 /// Part of the text of the client library's error if Redis refused to select the database.
 const NO_DATABASE: &str = "switch database";
-/// Part of the text of the error of a command in a script whose key is at another node of a cluster, or may be. It begins
-/// with "Script attempted" or, since Valkey 9, with "Attempted".
-const NOT_LOCAL: &str = "ttempted to access a non local key";
+/// Parts of the text of the error of a command in a script whose key is at another node of a cluster, or may be: those of
+/// Redis 7.0 and of Valkey 9, and of the versions between for a command with several keys.
+const NOT_LOCAL: [&str; 2] = [
+    "ttempted to access a non local key",
+    "undeclared keys were accessed during rehashing",
+];
 /// Part of the text of an error of a command with several keys, of which some have moved and some have not.
 const TRY_AGAIN: &str = "Multiple keys request during rehashing of slot";
 /// Part of the text of an error that a command inside a script caused. Valkey 9.1 puts no hash of the script before it.
@@ -105,7 +108,7 @@ impl Failure {
             "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
             "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, fate),
             "NOPERM" => failure(Fault::Permission, fate),
-            _ if is_amid && detail.contains(NOT_LOCAL) => passing(Fault::Busy, MayBeDone),
+            _ if is_amid && is_not_local(detail) => passing(Fault::Busy, MayBeDone),
             _ if is_amid && lacks_right(detail) => failure(Fault::Permission, fate),
             _ if is_amid => failure(Fault::Corrupt, fate),
             "CLUSTERDOWN" => passing(Fault::Cluster, NotDone),
@@ -164,9 +167,8 @@ impl Failure {
 
     /// Whether it was refused because the slot of its keys is on its way to another node.
     pub(super) fn is_moving(&self) -> bool {
-        let mentions = |text| self.detail.contains(text);
         let is_asked = matches!(self.redirection, Some(Redirection::Ask(_)));
-        is_asked || mentions(TRY_AGAIN) || mentions(NOT_LOCAL)
+        is_asked || self.detail.contains(TRY_AGAIN) || is_not_local(&self.detail)
     }
 
     /// Whether the command may still reach Redis: it was sent, and got no answer.
@@ -249,6 +251,11 @@ fn redirection(code: &str, detail: &str) -> Option<Redirection> {
     let (_, place) = detail.split_once(' ')?;
     let (host, port) = place.rsplit_once(':')?;
     Some(Redirection::Ask((host.to_owned(), port.parse().ok()?)))
+}
+
+/// Whether the key of a command in a script is at another node of a cluster, or may be.
+fn is_not_local(detail: &str) -> bool {
+    NOT_LOCAL.iter().any(|words| detail.contains(words))
 }
 
 /// Whether a command in a script was forbidden. There is no error code for it, only words: those of Redis before 7.2, and
@@ -437,6 +444,11 @@ mod tests {
             ),
             (
                 "ERR Attempted to access a non local key in a cluster node",
+                Fault::Busy,
+            ),
+            (
+                "ERR Unable to execute command 'mget' in script because undeclared keys were accessed during \
+                 rehashing of the slot",
                 Fault::Busy,
             ),
         ] {
