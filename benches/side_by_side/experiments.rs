@@ -1,5 +1,6 @@
 //! The experiments, one file each, by the names that `--only` knows.
 
+mod cluster;
 mod commands;
 mod connections;
 mod cpu_time;
@@ -47,7 +48,7 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 14] = [
+pub(crate) const ALL: [(&str, Experiment); 15] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
     ("cpu_time", |plan| Box::pin(cpu_time::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
@@ -59,6 +60,7 @@ pub(crate) const ALL: [(&str, Experiment); 14] = [
     ("instructions", |_| Box::pin(instructions::run())),
     ("idle", |plan| Box::pin(idle::run(plan))),
     ("processes", |plan| Box::pin(processes::run(plan))),
+    ("cluster", |plan| Box::pin(cluster::run(plan))),
     ("file", |plan| Box::pin(file::run(plan))),
     ("connections", |plan| Box::pin(connections::run(plan))),
     ("run", |plan| Box::pin(run::run(plan))),

@@ -46,7 +46,7 @@ Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
   --quick   about a minute for a first look: too short for figures to be quoted
   --only    some of: throughput cpu_time cycles hand_over locks redis_memory waiters commands instructions
-            idle processes file connections run
+            idle processes cluster file connections run
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
             only for everything at full length";
 /// What stands around the figures on a page.

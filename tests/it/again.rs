@@ -11,12 +11,13 @@ use crate::support::TURN;
 type Skipped = (&'static str, &'static str);
 
 /// The tests that depend on the version of Redis: what scripts do, what they cost, how long keys are kept, what INFO,
-/// CONFIG and ACL say, what WAIT waits for, and what a restart and a change of the clock do.
-const OF_REDIS: [&str; 13] = [
+/// CONFIG, ACL and CLUSTER say, what WAIT waits for, and what a restart and a change of the clock do.
+const OF_REDIS: [&str; 14] = [
     "contract::redis",
     "contract::one_store::redis",
     "faults::clock",
     "faults::crashes",
+    "faults::redis_cluster",
     "faults::refusals",
     "faults::replicas",
     "faults::rights",
@@ -28,7 +29,21 @@ const OF_REDIS: [&str; 13] = [
     "support::redis_server",
 ];
 
-const NOT_ON_REDIS_6: [Skipped; 4] = [
+/// The tests of the interface in which locks, messages or failures of several nodes may meet. Each starts with a cluster
+/// of its own.
+const OF_NODES: [&str; 9] = [
+    "api::delivery",
+    "api::events",
+    "api::health",
+    "api::life",
+    "api::listing",
+    "api::several",
+    "api::sharing",
+    "api::streams",
+    "api::waiting",
+];
+
+const NOT_ON_REDIS_6: [Skipped; 5] = [
     (
         "a_durable_redis_that_is_loading_its_data_has_lost_none",
         "it refuses CONFIG SET while it loads its data, so that a slow load cannot be ended",
@@ -39,6 +54,10 @@ const NOT_ON_REDIS_6: [Skipped; 4] = [
     ),
     (
         "a_node_of_a_cluster_is_refused",
+        "the port of its bus cannot be chosen, and may be that of another test",
+    ),
+    (
+        "redis_cluster::",
         "the port of its bus cannot be chosen, and may be that of another test",
     ),
     (
@@ -107,6 +126,11 @@ fn the_interface_is_the_same_on_a_file_store() {
 #[test]
 fn the_interface_is_the_same_on_redis() {
     run_interface("redis", &NOT_ON_REDIS);
+}
+
+#[test]
+fn the_interface_is_the_same_on_a_redis_cluster() {
+    run(("TEST_STORE", "cluster"), &OF_NODES, &NOT_ON_REDIS);
 }
 
 #[test]

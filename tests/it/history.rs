@@ -70,6 +70,12 @@ async fn a_short_history_with_lost_data_breaks_no_promise() {
     .await;
 }
 
+/// Faults of a cluster: a primary that fails, pauses or loses its data, and slots that move.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_on_a_redis_cluster_breaks_no_promise() {
+    check("--seed 1 --seconds 15 --ttl-max 3 --store cluster --faults failover,reshard,flushall,pause-redis").await;
+}
+
 /// The same in memory, where a process can only be paused. It covers streams with `min_hold` that are taken over, and
 /// streams that take over and are closed at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

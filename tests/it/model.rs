@@ -107,6 +107,29 @@ impl Place for Redis {
     }
 }
 
+/// The same where each lock may be on another primary of a cluster.
+#[derive(Debug)]
+struct Cluster;
+
+impl Place for Cluster {
+    const TICK: Duration = Redis::TICK;
+    const IS_EXACT: bool = false;
+    const PROCESSES: usize = Redis::PROCESSES;
+    const REFUSES_FOR_ANY: bool = true;
+
+    fn stores() -> Stores {
+        run::cluster()
+    }
+
+    fn terms() -> BoxedStrategy<Terms> {
+        Redis::terms()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        Redis::passes()
+    }
+}
+
 /// Time really passes: every end is either one tick away or far away, and three ticks pass at a time, so that even a
 /// `lock_delay` of one tick after a lease of one tick is clearly over.
 #[derive(Debug)]
@@ -180,6 +203,13 @@ prop_state_machine! {
 
     #[test]
     fn redis_does_what_the_model_does(sequential 1..=50 => Run<Redis>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(100).div_ceil(2)))]
+
+    #[test]
+    fn a_cluster_does_what_the_model_does(sequential 1..=50 => Run<Cluster>);
 }
 
 prop_state_machine! {

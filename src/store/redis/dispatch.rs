@@ -24,7 +24,13 @@ impl PubSubShared {
             if !self.delivery.borrow().is_sure {
                 return;
             }
-            if let Some(event) = std::str::from_utf8(payload).ok().and_then(events::parse) {
+            let text = std::str::from_utf8(payload).ok();
+            if let Some(mut event) = text.and_then(events::parse) {
+                if self.fleets.len() > 1 {
+                    // Two primaries may publish events in the same microsecond.
+                    let partition = event.name.bucket().index() % self.fleets.len();
+                    event.id += &format!(".{partition}");
+                }
                 listener.event(event);
             }
         } else if channel == self.evictions {

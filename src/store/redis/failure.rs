@@ -433,6 +433,15 @@ mod tests {
                 "ERR Script attempted to access a non local key in a cluster node",
                 Fault::Busy,
             ),
+            (
+                "ERR Attempted to access a non local key in a cluster node",
+                Fault::Busy,
+            ),
+            (
+                "ERR Unable to execute command 'mget' in script because undeclared keys were accessed during \
+                 rehashing of the slot",
+                Fault::Busy,
+            ),
         ] {
             for amid in AMID {
                 let failure = failure(&format!("{answer}{amid}"));

@@ -69,7 +69,8 @@ pub(super) async fn ask(
     Ok(answers)
 }
 
-/// Asks one partition after the other, and queues the claim in each, with the ticket of the first.
+/// Asks one partition after the other, and queues the claim in each, with the ticket of the first, until one refuses it for
+/// good.
 pub(super) async fn enqueue(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
@@ -79,16 +80,20 @@ pub(super) async fn enqueue(
 ) -> StoreResult<PartitionAnswers> {
     let mut answers = PartitionAnswers::default();
     for part in parts {
-        let asking = part.acquire(Purpose::Ask, attempt, request.as_ref(), deadline);
-        let asked = asking.await;
+        let is_decided = answers.decided.is_some();
+        // What is decided is reported of the first lock. A partition that only has to say so queues nothing.
+        let queueing = request.as_ref().filter(|_| !is_decided);
+        let asked = part
+            .acquire(Purpose::Ask, attempt, queueing, deadline)
+            .await;
+        if asked.is_err() && is_decided {
+            continue;
+        }
         if asked.is_err() && is_new {
             // A place in some queues only would be that of another claim.
             leave(parts, None, deadline).await;
         }
         answers.add(&part.claim.names, asked?);
-        if answers.decided.is_some() {
-            break;
-        }
         if let (Some(request), Some(waiting)) = (request.as_mut(), &answers.waiting) {
             request.ticket = Some(waiting.ticket);
         }

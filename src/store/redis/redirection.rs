@@ -13,8 +13,12 @@ pub(super) enum Redirection {
     Ask(Endpoint),
 }
 
-/// Part of the text of the error of a command in a script whose key is at another node of a cluster, or may be.
-const NOT_LOCAL: &str = "Script attempted to access a non local key";
+/// Parts of the text of the error of a command in a script whose key is at another node of a cluster, or may be: those of
+/// Redis 7.0 and of Valkey 9, and of the versions between for a command with several keys.
+const NOT_LOCAL: [&str; 2] = [
+    "ttempted to access a non local key",
+    "undeclared keys were accessed during rehashing",
+];
 /// Part of the text of an error of a command with several keys, of which some have moved and some have not.
 const TRY_AGAIN: &str = "Multiple keys request during rehashing of slot";
 
@@ -32,7 +36,7 @@ impl Redirection {
 
 /// Whether a command in a script was refused because its key may be at another node.
 pub(super) fn is_not_local(detail: &str) -> bool {
-    detail.contains(NOT_LOCAL)
+    NOT_LOCAL.iter().any(|words| detail.contains(words))
 }
 
 impl Failure {

@@ -27,6 +27,7 @@ use tower::ServiceExt;
 pub(crate) use answer::Answer;
 pub(crate) use event_stream::{Event, EventStream};
 
+use crate::support::cluster::BorrowedCluster;
 use crate::support::eventually;
 use crate::support::fixture::FixtureRedis;
 use crate::support::stores::{self, OPERATION_TIMEOUT, service_with, waiting_config};
@@ -38,8 +39,14 @@ const LOCKS_MAX: usize = 10_000;
 pub(crate) struct Api {
     pub(crate) router: RequestScope,
     service: LockService,
-    /// The directory of its store, if that has one.
+    _place: Place,
+}
+
+/// Where its store keeps the locks, if that exists as long as the store is used.
+#[derive(Default)]
+struct Place {
     _directory: Option<TempDir>,
+    _cluster: Option<BorrowedCluster>,
 }
 
 impl Api {
@@ -50,9 +57,9 @@ impl Api {
 
     /// On an empty store.
     pub(crate) async fn with(change: impl FnOnce(&mut HttpSettings)) -> Self {
-        let (store, directory) = empty_store().await;
+        let (store, place) = empty_store().await;
         Self {
-            _directory: directory,
+            _place: place,
             ..Self::on(store, change)
         }
     }
@@ -68,9 +75,9 @@ impl Api {
     pub(crate) async fn waiting(change: impl FnOnce(&mut WaitingConfig)) -> Self {
         let mut waiting = waiting_config();
         change(&mut waiting);
-        let (store, directory) = empty_store().await;
+        let (store, place) = empty_store().await;
         Self {
-            _directory: directory,
+            _place: place,
             ..Self::made(store, waiting, settings())
         }
     }
@@ -82,7 +89,7 @@ impl Api {
         Self {
             router: router(app),
             service,
-            _directory: None,
+            _place: Place::default(),
         }
     }
 
@@ -138,29 +145,47 @@ impl Api {
     }
 }
 
-/// An empty store of the kind that `TEST_STORE` names, and its directory. `again` runs the tests of this module with
-/// each.
+/// An empty store of the kind that `TEST_STORE` names, and where it keeps the locks. `again` runs the tests of this module
+/// with each.
 #[allow(
     clippy::disallowed_methods,
     reason = "a knob of the tests is no configuration of the service"
 )]
-async fn empty_store() -> (Arc<dyn LockStore>, Option<TempDir>) {
+async fn empty_store() -> (Arc<dyn LockStore>, Place) {
     match std::env::var("TEST_STORE").as_deref() {
         Ok("file") => {
             let directory = stores::directory();
             let store = FileStore::open(directory.path(), LOCKS_MAX).await;
             let store = store.expect("no other process uses the directory");
-            (Arc::new(store), Some(directory))
+            let place = Place {
+                _directory: Some(directory),
+                ..Place::default()
+            };
+            (Arc::new(store), place)
         }
         Ok("redis") => {
-            // Answers come from another process, for which a stopped clock would not wait.
-            if is_clock_stopped() {
-                tokio::time::resume();
-            }
-            (FixtureRedis::unused().await.store().await, None)
+            run_clock();
+            let store = FixtureRedis::unused().await.store().await;
+            (store, Place::default())
+        }
+        Ok("cluster") => {
+            run_clock();
+            let cluster = BorrowedCluster::new().await;
+            let place = Place {
+                _cluster: Some(cluster.clone()),
+                ..Place::default()
+            };
+            (cluster.store().await, place)
         }
         Ok(other) => panic!("TEST_STORE: there is no store {other:?}"),
-        Err(_) => (Arc::new(MemoryStore::new(LOCKS_MAX)), None),
+        Err(_) => (Arc::new(MemoryStore::new(LOCKS_MAX)), Place::default()),
+    }
+}
+
+/// Answers come from another process, for which a stopped clock would not wait.
+fn run_clock() {
+    if is_clock_stopped() {
+        tokio::time::resume();
     }
 }
 

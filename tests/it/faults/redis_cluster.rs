@@ -1,10 +1,16 @@
 //! A Redis Cluster: slots that move, primaries that fail or lose their data, and others that go on meanwhile.
 
+mod access;
+mod confirmed;
+mod moves;
+mod primaries;
+mod several;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::config::{ClusterAddress, RedisConfig, Secret};
-use leasehold::domain::{Claim, Refused, Released, Renewed};
+use leasehold::domain::{Claim, LockName, Refused, Released, Renewed};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, LockStore, StoreError};
 use tokio::time::Instant;
@@ -13,7 +19,7 @@ use super::{Replica, forgetful_redis, lasting, lasting_for};
 use crate::support::cluster::RedisCluster;
 use crate::support::fixture::{claim, claim_on_all, lock_of, names, rival};
 use crate::support::redis_server::RedisOptions;
-use crate::support::{eventually, stores};
+use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
 /// Longer than the steps of a test take, and short enough for the test to wait for it.
 const TTL: Duration = Duration::from_secs(6);
@@ -50,15 +56,38 @@ async fn held_on(primary: usize, cluster: &RedisCluster, replica: &Replica) -> (
     }
 }
 
+/// Locks that are free, one on each of these primaries.
+async fn locks_on<const COUNT: usize>(
+    primaries: [usize; COUNT],
+    cluster: &RedisCluster,
+    replica: &Replica,
+) -> [LockName; COUNT] {
+    let mut locks = primaries.map(|_| None);
+    for (lock, primary) in locks.iter_mut().zip(primaries) {
+        let (held, _) = held_on(primary, cluster, replica).await;
+        replica.release(&held).await.expect("it answers");
+        *lock = Some(lock_of(&held).clone());
+    }
+    locks.map(|lock| lock.expect("there is one on each"))
+}
+
+async fn is_blocked(replica: &Replica, claim: &Claim) {
+    let answer = replica.acquire(claim).await;
+    let is_blocked = matches!(answer, Ok(AcquireOutcome::Refused(Refused::Blocked(_))));
+    assert!(is_blocked, "{answer:?}");
+}
+
 /// Until the process has counted the subscribers of events it publishes some, for which a script reads more keys, and
 /// they may be at either node.
 async fn is_renewed(replica: &Replica, claim: &Claim) {
-    eventually("it is renewed", async || match replica.renew(claim).await {
-        Ok(Renewed::Extended(_)) => Some(()),
-        Ok(other) => panic!("it holds, but: {other:?}"),
-        Err(_) => None,
-    })
-    .await;
+    let give_up = Instant::now() + EFFECT_TIMEOUT;
+    loop {
+        match replica.renew(claim).await {
+            Ok(Renewed::Extended(_)) => return,
+            Ok(other) => panic!("it holds, but: {other:?}"),
+            Err(error) => assert!(Instant::now() < give_up, "it is not renewed: {error}"),
+        }
+    }
 }
 
 async fn is_recovering(replica: &Replica, claim: &Claim) {
@@ -84,9 +113,7 @@ async fn a_lease_is_kept_and_renewed_while_its_slot_moves() {
     is_renewed(&replica, &held).await;
     cluster.end_move(slot, 0, 1).await;
     replica.assert_holds(&held).await;
-    let blocked = replica.acquire(&rival(&held)).await;
-    let is_blocked = matches!(blocked, Ok(AcquireOutcome::Refused(Refused::Blocked(_))));
-    assert!(is_blocked, "{blocked:?}");
+    is_blocked(&replica, &rival(&held)).await;
     replica.release(&held).await.expect("it answers");
     // Nothing was lost, so nothing waits.
     replica.granted(&rival(&held)).await;
@@ -98,9 +125,7 @@ async fn a_process_that_has_seen_no_move_finds_the_lease_where_it_is() {
     let [first, second] = [replica(&cluster).await, replica(&cluster).await];
     let (held, slot) = held_on(0, &cluster, &first).await;
     cluster.move_slot(slot, 0, 2).await;
-    let blocked = second.acquire(&rival(&held)).await;
-    let is_blocked = matches!(blocked, Ok(AcquireOutcome::Refused(Refused::Blocked(_))));
-    assert!(is_blocked, "{blocked:?}");
+    is_blocked(&second, &rival(&held)).await;
     first.assert_holds(&held).await;
 }
 
@@ -226,13 +251,7 @@ async fn a_primary_that_joins_gets_slots_without_making_grants_wait() {
 async fn claims_on_locks_of_several_primaries_are_granted_one_after_the_other() {
     let cluster = cluster().await;
     let [one, other] = [replica(&cluster).await, replica(&cluster).await];
-    let mut locks = Vec::new();
-    for primary in 0..3 {
-        let (held, _) = held_on(primary, &cluster, &one).await;
-        one.release(&held).await.expect("it answers");
-        locks.push(lock_of(&held).clone());
-    }
-    let all = names(&locks);
+    let all = names(&locks_on([0, 1, 2], &cluster, &one).await);
     let claims: Vec<_> = (0..6).map(|_| lasting(claim_on_all(all.clone()))).collect();
     let working = claims.iter().enumerate().map(async |(number, claim)| {
         let replica = [&one, &other][number % 2];
@@ -286,26 +305,4 @@ async fn a_server_that_is_no_cluster_is_refused_and_so_is_a_wrong_password() {
     let opening = stores::cluster_store(&cluster.address(), &config).await;
     let error = opening.expect_err("the password is wrong");
     assert_eq!(error.fault(), Fault::Auth);
-}
-
-#[tokio::test]
-async fn what_is_reported_is_confirmed_by_the_replicas_of_its_primary() {
-    let mut cluster = RedisCluster::start(1, RedisOptions::forgetful()).await;
-    cluster.replica(0, RedisOptions::forgetful()).await;
-    cluster.nodes[0].is_confirmed_by(1).await;
-    let config = RedisConfig {
-        wait_replicas: 1,
-        ..config()
-    };
-    let store = stores::cluster_store(&cluster.address(), &config).await;
-    let replica = Replica::on(store.expect("the store opens"));
-    let held = lasting(claim());
-    replica.granted(&held).await;
-    cluster.nodes[1].kill();
-    eventually("nothing is granted without the replica", async || {
-        let answer = replica.acquire(&claim()).await;
-        let error = answer.err()?;
-        (error.fault() == Fault::Unreplicated).then_some(())
-    })
-    .await;
 }

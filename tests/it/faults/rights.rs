@@ -13,21 +13,22 @@ use crate::support::fixture::{claim, deadline, lock_of, rival};
 use crate::support::redis_server::RedisServer;
 use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
-const PASSWORD: &str = "of-a-user-with-few-rights";
+pub(super) const USER: &str = "leasehold";
+pub(super) const PASSWORD: &str = "of-a-user-with-few-rights";
 
 /// The rights in docs/how-to/redis.md, except for the channels.
-const RIGHTS: &str = "reset resetchannels on >of-a-user-with-few-rights ~lh:1:* -@all +@connection +@read +@write -@dangerous \
+pub(super) const RIGHTS: &str = "reset resetchannels on >of-a-user-with-few-rights ~lh:1:* -@all +@connection +@read +@write -@dangerous \
     +eval +evalsha +time +publish +subscribe +unsubscribe +pubsub|numsub +info +config|get";
 
 async fn grant(server: &RedisServer, rights: &str) {
-    let command = ["ACL", "SETUSER", "leasehold"].into_iter();
+    let command = ["ACL", "SETUSER", USER].into_iter();
     let command: Vec<_> = command.chain(rights.split_whitespace()).collect();
     server.command(&command).await;
 }
 
 fn config() -> RedisConfig {
     RedisConfig {
-        username: Some("leasehold".to_owned()),
+        username: Some(USER.to_owned()),
         password: Some(Secret::new(PASSWORD)),
         ..stores::redis_config()
     }

@@ -1,6 +1,7 @@
 //! The faults, one after the other in an order from the seed. Each reports its observed effect: a fault without one
 //! does not count.
 
+mod cluster;
 mod network;
 mod processes;
 mod redis;
@@ -37,10 +38,12 @@ pub(super) enum Fault {
     ScriptFlush,
     FullMemory,
     LostPubSub,
+    Failover,
+    Reshard,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::KillProcess,
         Self::PauseProcess,
         Self::LosePower,
@@ -59,6 +62,8 @@ impl Fault {
         Self::ScriptFlush,
         Self::FullMemory,
         Self::LostPubSub,
+        Self::Failover,
+        Self::Reshard,
     ];
 
     /// Its name on the command line, and its description.
@@ -109,6 +114,11 @@ impl Fault {
             Self::ScriptFlush => ("script-flush", "Redis forgets the scripts, again and again"),
             Self::FullMemory => ("full-memory", "Redis has no memory left for a while"),
             Self::LostPubSub => ("lost-pubsub", "subscriptions are cut again and again"),
+            Self::Failover => (
+                "failover",
+                "a primary of the cluster is killed, and its replica takes over",
+            ),
+            Self::Reshard => ("reshard", "slots move between the primaries of the cluster"),
         }
     }
 
@@ -123,7 +133,16 @@ impl Fault {
     /// Whether it is applicable to locks that are kept there.
     pub(super) fn strikes(self, backend: Backend) -> bool {
         match backend {
-            Backend::Redis => self != Self::LosePower,
+            Backend::Redis => ![Self::LosePower, Self::Failover, Self::Reshard].contains(&self),
+            Backend::Cluster => [
+                Self::KillProcess,
+                Self::PauseProcess,
+                Self::PauseRedis,
+                Self::FlushAll,
+                Self::Failover,
+                Self::Reshard,
+            ]
+            .contains(&self),
             Backend::Memory => self == Self::PauseProcess,
             Backend::File => {
                 [Self::KillProcess, Self::PauseProcess, Self::LosePower].contains(&self)
@@ -178,8 +197,12 @@ impl<'a> Nemesis<'a> {
             Fault::LoseBoth => self.lose_both().await,
             Fault::KillRedis => self.kill_redis(false).await,
             Fault::LoseRedis => self.kill_redis(true).await,
+            Fault::PauseRedis if self.fleet.cluster.is_some() => self.pause_primary().await,
+            Fault::FlushAll if self.fleet.cluster.is_some() => self.flush_primary().await,
             Fault::PauseRedis => self.pause_redis().await,
             Fault::FlushAll => self.flush_all().await,
+            Fault::Failover => self.failover().await,
+            Fault::Reshard => self.reshard().await,
             Fault::Replaced => self.replaced().await,
             Fault::Clock => self.clock().await,
             Fault::ScriptFlush => self.script_flush().await,
@@ -222,6 +245,7 @@ impl<'a> Nemesis<'a> {
             | Fault::LoseRedis
             | Fault::FlushAll
             | Fault::Replaced
+            | Fault::Failover
             | Fault::KillRedis => true,
             Fault::PauseProcess
             | Fault::LosePower
@@ -234,7 +258,8 @@ impl<'a> Nemesis<'a> {
             | Fault::Clock
             | Fault::ScriptFlush
             | Fault::FullMemory
-            | Fault::LostPubSub => false,
+            | Fault::LostPubSub
+            | Fault::Reshard => false,
         };
         if forgets && self.last_loss > 0 {
             let ready = self.last_loss + KNOWN;

@@ -1,4 +1,5 @@
-//! The processes under test, each behind its own proxy, and the Redis that they share; or one process with its directory.
+//! The processes under test, each behind its own proxy, and the Redis that they share; or processes on a cluster, without
+//! proxies; or one process with its directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use super::clock::Clock;
 use super::record::Micros;
 use super::recorder::micros;
 use crate::process::{Serving, leasehold};
+use crate::support::cluster::RedisCluster;
 use crate::support::disk::FaultyDisk;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
@@ -30,11 +32,14 @@ const ARGUMENTS: [&str; 6] = [
 ];
 
 /// Processes and their store.
+#[derive(Default)]
 pub(super) struct Fleet {
     pub(super) processes: Vec<Serving>,
     pub(super) addresses: Addresses,
     /// The Redis, if there is one.
     pub(super) store: Option<Store>,
+    /// The cluster, if there is one.
+    pub(super) cluster: Option<RedisCluster>,
     /// The directory of the file store, if there is one.
     pub(super) directory: Option<Directory>,
 }
@@ -58,15 +63,7 @@ pub(super) struct Store {
 impl Fleet {
     /// One process with a store of its own.
     pub(super) fn in_memory() -> Self {
-        let mut fleet = Self {
-            processes: Vec::new(),
-            addresses: Addresses::default(),
-            store: None,
-            directory: None,
-        };
-        let process = fleet.launch(0);
-        fleet.processes.push(process);
-        fleet
+        Self::default().with(1)
     }
 
     /// One process on a directory.
@@ -77,15 +74,26 @@ impl Fleet {
             disk: FaultyDisk::new(records.path()),
             _records: records,
         };
-        let mut fleet = Self {
-            processes: Vec::new(),
-            addresses: Addresses::default(),
-            store: None,
+        let fleet = Self {
             directory: Some(directory),
+            ..Self::default()
         };
-        let process = fleet.launch(0);
-        fleet.processes.push(process);
-        fleet
+        fleet.with(1)
+    }
+
+    /// `count` processes on a cluster of three primaries, each with a replica.
+    pub(super) async fn on_cluster(count: usize) -> Self {
+        const PRIMARIES: usize = 3;
+        let options = RedisOptions::forgetful();
+        let mut cluster = RedisCluster::start(PRIMARIES, options.clone()).await;
+        for primary in 0..PRIMARIES {
+            cluster.replica(primary, options.clone()).await;
+        }
+        let fleet = Self {
+            cluster: Some(cluster),
+            ..Self::default()
+        };
+        fleet.with(count)
     }
 
     /// `count` processes on a Redis.
@@ -102,28 +110,32 @@ impl Fleet {
             clock,
             persistence,
         };
-        let mut fleet = Self {
-            processes: Vec::new(),
-            addresses: Addresses::default(),
+        let fleet = Self {
             store: Some(store),
-            directory: None,
+            ..Self::default()
         };
+        fleet.with(count)
+    }
+
+    /// The same with `count` processes.
+    fn with(mut self, count: usize) -> Self {
         for number in 0..count {
-            let process = fleet.launch(number);
-            fleet.processes.push(process);
+            let process = self.launch(number);
+            self.processes.push(process);
         }
-        fleet
+        self
     }
 
     fn launch(&self, number: usize) -> Serving {
         let mut command = leasehold(&[]);
-        let store = match (&self.store, &self.directory) {
-            (Some(store), _) => format!("redis://{}", store.proxies[number].address()),
-            (None, Some(directory)) => {
+        let store = match (&self.store, &self.cluster, &self.directory) {
+            (Some(store), _, _) => format!("redis://{}", store.proxies[number].address()),
+            (None, Some(cluster), _) => cluster.url(),
+            (None, None, Some(directory)) => {
                 directory.disk.attach(&mut command);
                 format!("file:{}", directory.directory.path().display())
             }
-            (None, None) => "memory:".to_owned(),
+            (None, None, None) => "memory:".to_owned(),
         };
         let arguments = [&["--store", &store][..], &ARGUMENTS].concat();
         let process = tokio::task::block_in_place(|| Serving::start_as(command, &arguments));
@@ -131,6 +143,12 @@ impl Fleet {
         self.addresses
             .set(number, address.parse().expect("an address"));
         process
+    }
+
+    /// The Redis, or one of its cluster.
+    pub(super) fn any_redis(&self) -> Option<&RedisServer> {
+        let of_cluster = self.cluster.as_ref().map(|cluster| &cluster.nodes[0]);
+        self.store.as_ref().map(|store| &store.redis).or(of_cluster)
     }
 
     /// Kills a process, as in a crash.

@@ -9,6 +9,8 @@ use crate::support::redis_server::Persistence;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
     Redis,
+    /// A cluster of primaries, each with a replica.
+    Cluster,
     /// One process, whose locks end with it.
     Memory,
     /// One process, on a directory.
@@ -16,11 +18,12 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    const ALL: [Self; 3] = [Self::Redis, Self::Memory, Self::File];
+    const ALL: [Self; 4] = [Self::Redis, Self::Cluster, Self::Memory, Self::File];
 
     fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
+            Self::Cluster => "cluster",
             Self::Memory => "memory",
             Self::File => "file",
         }
@@ -94,7 +97,7 @@ impl Options {
                 _ => return Err(format!("{name} {value} is not known")),
             }
         }
-        if options.backend != Backend::Redis {
+        if matches!(options.backend, Backend::Memory | Backend::File) {
             options.processes = 1;
         }
         options.faults = options.named(faults)?;
@@ -188,4 +191,6 @@ fn options_are_read_and_written() {
     );
     let file = Options::parse("--store file").expect("they are fine");
     assert_eq!((file.faults.len(), file.processes), (3, 1));
+    let cluster = Options::parse("--store cluster").expect("they are fine");
+    assert_eq!((cluster.faults.len(), cluster.processes), (6, 3));
 }

@@ -46,6 +46,7 @@ impl Report {
                     kept(first)
                 )
             }
+            Backend::Cluster => format!("a cluster of redis {}", self.redis_version),
             Backend::Memory => "memory".to_owned(),
             Backend::File => "file".to_owned(),
         };

@@ -77,11 +77,12 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
             let persistence = options.persistence(seed);
             Fleet::on_redis(options.processes, persistence, has_clock).await
         }
+        Backend::Cluster => Fleet::on_cluster(options.processes).await,
         Backend::Memory => Fleet::in_memory(),
         Backend::File => Fleet::on_file(),
     };
-    if let Some(store) = &fleet.store {
-        report.redis_version = store.redis.info("server", "redis_version").await;
+    if let Some(redis) = fleet.any_redis() {
+        report.redis_version = redis.info("server", "redis_version").await;
     }
     let recorder = Recorder::new(Bounds {
         place_kept: fleet::place_kept(),

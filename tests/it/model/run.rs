@@ -20,7 +20,9 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::histories::Histories;
-use super::reference::{ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX};
+use super::reference::{
+    ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX, What,
+};
 use crate::support::eventually_within;
 use crate::support::fixture::{
     Fixture, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
@@ -35,6 +37,9 @@ pub(super) trait Place: std::fmt::Debug + 'static {
     const IS_EXACT: bool;
     /// The number of processes that poll for waiters.
     const PROCESSES: usize;
+
+    /// Whether a claim that contradicts another of its token in several ways may be refused for any of them.
+    const REFUSES_FOR_ANY: bool = false;
 
     /// Opens the stores of a history.
     fn stores() -> Stores;
@@ -164,7 +169,7 @@ impl<P: Place> Run<P> {
                 let parts = seen.iter().cloned();
                 let timeless = parts.map(|part| Part {
                     ticks: Vec::new(),
-                    ..part
+                    ..Self::of_any_contradiction(part)
                 });
                 let mut timeless: Vec<_> = timeless.collect();
                 // Holders and evicted holders are in the order of time.
@@ -172,6 +177,17 @@ impl<P: Place> Run<P> {
                 timeless
             };
             assert_eq!(timeless(actual), timeless(expected), "{what}");
+        }
+    }
+
+    fn of_any_contradiction(part: Part) -> Part {
+        match part.what {
+            What::ContradictsClaim | What::ContradictsUpgrade | What::ContradictsLimit
+                if P::REFUSES_FOR_ANY =>
+            {
+                What::ContradictsClaim.bare(0)
+            }
+            _ => part,
         }
     }
 
@@ -346,18 +362,39 @@ pub(super) fn memory() -> Stores {
     (Arc::new(runtime), Arc::new([fixture]), Some(memory))
 }
 
-/// One store for all histories, which use different locks.
+/// One Redis for all histories, which use different locks.
 pub(super) fn redis() -> Stores {
-    static RUNTIME: LazyLock<Arc<Runtime>> =
-        LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime")));
-    static BENCHES: OnceCell<Arc<[Fixture]>> = OnceCell::const_new();
-    let benches = BENCHES.get_or_init(|| async {
-        let first = Fixture::redis().await;
-        let second = first.another_process().await;
-        first.listens().await;
-        second.listens().await;
-        [first, second].into()
-    });
-    let benches = RUNTIME.block_on(benches);
-    (Arc::clone(&RUNTIME), Arc::clone(benches), None)
+    static SHARED: Shared = Shared::NEW;
+    SHARED.stores(async || Fixture::redis().await)
+}
+
+/// The same with one Redis Cluster.
+pub(super) fn cluster() -> Stores {
+    static SHARED: Shared = Shared::NEW;
+    SHARED.stores(async || Fixture::cluster().await)
+}
+
+/// The stores of two processes that all histories use.
+struct Shared {
+    runtime: LazyLock<Arc<Runtime>>,
+    benches: OnceCell<Arc<[Fixture]>>,
+}
+
+impl Shared {
+    const NEW: Self = Self {
+        runtime: LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime"))),
+        benches: OnceCell::const_new(),
+    };
+
+    fn stores(&self, first: impl AsyncFnOnce() -> Fixture) -> Stores {
+        let opened = self.benches.get_or_init(|| async {
+            let first = first().await;
+            let second = first.another_process().await;
+            first.listens().await;
+            second.listens().await;
+            [first, second].into()
+        });
+        let benches = self.runtime.block_on(opened);
+        (Arc::clone(&self.runtime), Arc::clone(benches), None)
+    }
 }

@@ -1,5 +1,6 @@
 //! Real Redis Clusters that a test starts, and those that contract tests use one after the other.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
@@ -68,7 +69,8 @@ impl RedisCluster {
     }
 
     async fn introduce(&self, node: &RedisServer) {
-        let (port, bus) = (node.port().to_string(), node.cluster_port().to_string());
+        let (port, bus) = (node.announced_port(), node.cluster_port());
+        let (port, bus) = (port.to_string(), bus.to_string());
         let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
         self.nodes[0].command(&meet).await;
     }
@@ -102,6 +104,60 @@ impl RedisCluster {
             nodes: vec![("127.0.0.1".to_owned(), self.nodes[0].port())],
             is_encrypted: false,
         }
+    }
+
+    /// The URL for a process, with all nodes.
+    pub(crate) fn url(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(RedisServer::address).collect();
+        format!("redis+cluster://{}", nodes.join(","))
+    }
+
+    /// The numbers of the nodes that are primaries and have slots, as they know themselves.
+    pub(crate) async fn primaries(&self) -> Vec<usize> {
+        let mut primaries = Vec::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let own = own_line(node).await;
+            // Its slots begin with the ninth word.
+            if own.contains("master") && own.split(' ').nth(8).is_some() {
+                primaries.push(number);
+            }
+        }
+        primaries
+    }
+
+    /// The number of a replica of this primary.
+    pub(crate) async fn replica_of(&self, primary: usize) -> usize {
+        let id = self.id(primary).await;
+        for (number, node) in self.nodes.iter().enumerate() {
+            if own_line(node).await.contains(&format!("slave {id} ")) {
+                return number;
+            }
+        }
+        panic!("no node is a replica of node {primary}");
+    }
+
+    /// The slots of a node that have keys of a store.
+    pub(crate) async fn slots_in_use(&self, number: usize) -> Vec<u16> {
+        let mut slots = BTreeSet::new();
+        for key in self.nodes[number].keys(0, "lh:1:*").await {
+            slots.insert(self.slot_of(&String::from_utf8_lossy(&key)).await);
+        }
+        slots.into_iter().collect()
+    }
+
+    /// The same with TLS.
+    pub(crate) fn encrypted_address(&self) -> ClusterAddress {
+        let seed = self.nodes[0].encrypted_database(0);
+        ClusterAddress {
+            nodes: vec![(seed.host, seed.port)],
+            is_encrypted: true,
+        }
+    }
+
+    /// Lets its nodes execute commands when slots have had no primary for long.
+    pub(crate) async fn needs_no_full_coverage(&self) {
+        let words = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+        join_all(self.nodes.iter().map(|node| node.command(&words))).await;
     }
 
     /// Deletes all data, like a cluster that was just made.
@@ -165,10 +221,24 @@ impl RedisCluster {
     }
 
     pub(crate) async fn end_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, id) = (slot.to_string(), self.id(to).await);
         for node in [to, from] {
+            self.assign(slot, to, node).await;
+        }
+    }
+
+    /// Tells a node which primary has a slot.
+    pub(crate) async fn assign(&self, slot: u16, to: usize, node: usize) {
+        let (slot, id) = (slot.to_string(), self.id(to).await);
+        let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &id];
+        self.nodes[node].command(&words).await;
+    }
+
+    /// Ends a move of which no key has moved.
+    pub(crate) async fn cancel_move(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        for node in [from, to] {
             self.nodes[node]
-                .command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id])
+                .command(&["CLUSTER", "SETSLOT", &slot, "STABLE"])
                 .await;
         }
     }
@@ -215,6 +285,13 @@ async fn node(options: &RedisOptions) -> RedisServer {
     .await
 }
 
+/// What a node knows about itself.
+async fn own_line(node: &RedisServer) -> String {
+    let known = text(node, &["CLUSTER", "NODES"]).await;
+    let own = known.lines().find(|line| line.contains("myself"));
+    own.unwrap_or_default().to_owned()
+}
+
 async fn text(node: &RedisServer, words: &[&str]) -> String {
     value(node, words).await
 }
@@ -225,7 +302,11 @@ async fn value<T: FromRedisValue>(node: &RedisServer, words: &[&str]) -> T {
 
 /// A cluster that one fixture uses at a time, and returns when all processes on it are gone.
 #[derive(Clone)]
-pub(crate) struct BorrowedCluster(Arc<Borrowed>);
+pub(crate) struct BorrowedCluster {
+    borrowed: Arc<Borrowed>,
+    /// Name and password of the user that processes are to the nodes, if not the default one.
+    pub(super) user: Option<[&'static str; 2]>,
+}
 
 struct Borrowed(&'static RedisCluster);
 
@@ -244,11 +325,22 @@ impl BorrowedCluster {
         };
         cluster.is_unused().await;
         cluster.forget().await;
-        Self(Arc::new(Borrowed(cluster)))
+        Self {
+            borrowed: Arc::new(Borrowed(cluster)),
+            user: None,
+        }
+    }
+
+    /// For processes with this name and password.
+    pub(crate) fn with_user(self, name: &'static str, password: &'static str) -> Self {
+        Self {
+            user: Some([name, password]),
+            ..self
+        }
     }
 
     pub(crate) fn cluster(&self) -> &'static RedisCluster {
-        self.0.0
+        self.borrowed.0
     }
 }
 

@@ -38,8 +38,9 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct RedisServer {
     options: RedisOptions,
     port: u16,
-    /// The port for TLS or for the other nodes of a cluster, if it has one.
-    second_port: u16,
+    /// The ports for TLS and for the other nodes of a cluster, if it has them.
+    tls_port: u16,
+    bus_port: u16,
     directory: TempDir,
     process: Option<Process>,
 }
@@ -51,12 +52,13 @@ impl RedisServer {
         let mut server = Self {
             options,
             port: 0,
-            second_port: 0,
+            tls_port: 0,
+            bus_port: 0,
             directory,
             process: None,
         };
         for _ in 0..5 {
-            (server.port, server.second_port) = (free_port(), free_port());
+            [server.port, server.tls_port, server.bus_port] = [(); 3].map(|()| free_port());
             // Another process may have taken the port since; then the next one is tried.
             if server.try_start().await {
                 return server;
@@ -194,7 +196,15 @@ impl RedisServer {
     /// The port for the other nodes of its cluster.
     pub(crate) fn cluster_port(&self) -> u16 {
         assert!(self.options.is_cluster_node);
-        self.second_port
+        self.bus_port
+    }
+
+    /// The port for clients that the nodes of its cluster know: the one with TLS, if it has one.
+    pub(crate) fn announced_port(&self) -> u16 {
+        match self.options.tls {
+            None => self.port,
+            Some(_) => self.tls_port,
+        }
     }
 
     /// The address of one of its databases, for a store.
@@ -210,7 +220,7 @@ impl RedisServer {
     /// The same with TLS.
     pub(crate) fn encrypted_database(&self, database: u16) -> RedisAddress {
         RedisAddress {
-            port: self.second_port,
+            port: self.tls_port,
             is_encrypted: true,
             ..self.database(database)
         }
@@ -295,7 +305,7 @@ impl RedisServer {
         }
         let arguments = self
             .options
-            .arguments(self.port, self.second_port, directory);
+            .arguments([self.port, self.tls_port, self.bus_port], directory);
         let environment = &self.options.environment;
         let process = Process::start(&arguments, clock_offset.as_deref(), environment);
         let pid = process.pid().to_string();

@@ -69,7 +69,12 @@ impl RedisOptions {
         }
     }
 
-    pub(super) fn arguments(&self, port: u16, second_port: u16, directory: &str) -> Vec<String> {
+    /// With ports for clients without and with TLS, and for the other nodes of a cluster.
+    pub(super) fn arguments(
+        &self,
+        [port, tls_port, bus_port]: [u16; 3],
+        directory: &str,
+    ) -> Vec<String> {
         let (aof, fsync) = match self.persistence {
             Persistence::Nothing => ("no", "always"),
             Persistence::AofEverySecond => ("yes", "everysec"),
@@ -93,17 +98,21 @@ impl RedisOptions {
         if self.is_cluster_node {
             options.push(("cluster-enabled", "yes".to_owned()));
             // Not `port` + 10000, which may be the port of another test.
-            options.push(("cluster-port", second_port.to_string()));
+            options.push(("cluster-port", bus_port.to_string()));
         }
         if let Some(tls) = &self.tls {
             let wants_certificate = if tls.wants_certificate { "yes" } else { "no" };
             options.extend([
-                ("tls-port", second_port.to_string()),
+                ("tls-port", tls_port.to_string()),
                 ("tls-cert-file", tls.certificate.clone()),
                 ("tls-key-file", tls.key.clone()),
                 ("tls-ca-cert-file", tls.authority.clone()),
                 ("tls-auth-clients", wants_certificate.to_owned()),
             ]);
+            if self.is_cluster_node {
+                // Otherwise the nodes announce only the port without TLS.
+                options.push(("tls-cluster", "yes".to_owned()));
+            }
         }
         options
             .into_iter()

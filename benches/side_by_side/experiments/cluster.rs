@@ -1,0 +1,152 @@
+//! A Redis Cluster of three primaries beside one Redis: what a grant takes in Redis, and how evenly the primaries share the
+//! work.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{Plan, ratios, redis_pid, redis_url};
+use crate::machine::{Served, cpu_seconds, undisturbed};
+use crate::redis_server::{RedisOptions, RedisServer};
+use crate::report::Finding;
+use crate::wrk::{Load, Script, Wrk};
+
+const NAME: &str = "cluster";
+const PRIMARIES: usize = 3;
+const SLOTS: usize = 16_384;
+const CONNECTIONS: usize = 64;
+const WARM_UP_SECONDS: f64 = 1.0;
+
+pub(super) async fn run(plan: Plan) -> Vec<Finding> {
+    let (mut alone, mut of_cluster) = (Rounds::default(), Rounds::default());
+    for round in 1..=plan.rounds {
+        eprintln!("  round {round}");
+        let on_one = async || {
+            let redis = RedisServer::start(RedisOptions::forgetful()).await;
+            measure(&redis_url(&redis), &[redis], plan.seconds).await
+        };
+        alone.add(&undisturbed(on_one).await);
+        let on_cluster = async || {
+            let nodes = started().await;
+            let addresses = nodes.each_ref().map(RedisServer::address);
+            let url = format!("redis+cluster://{}", addresses.join(","));
+            measure(&url, &nodes, plan.seconds).await
+        };
+        of_cluster.add(&undisturbed(on_cluster).await);
+    }
+    let figure = |name: &str, unit, values: &[f64]| Finding::new(NAME, name, unit, values.to_vec());
+    vec![
+        figure(
+            "Redis: acquire in a cluster over one Redis",
+            "",
+            &ratios(&of_cluster.redis_us, &alone.redis_us),
+        ),
+        figure(
+            "service: acquire in a cluster over one Redis",
+            "",
+            &ratios(&of_cluster.service_us, &alone.service_us),
+        ),
+        figure(
+            "the busiest primary over an equal share",
+            "",
+            &of_cluster.busiest,
+        ),
+        figure("Redis: acquire in a cluster", "µs", &of_cluster.redis_us),
+        figure("Redis: acquire on one Redis", "µs", &alone.redis_us),
+        figure("acquire in a cluster", "µs", &of_cluster.service_us),
+        figure("acquire on one Redis", "µs", &alone.service_us),
+        figure("acquires in a cluster", "/s", &of_cluster.rates),
+        figure("acquires on one Redis", "/s", &alone.rates),
+    ]
+}
+
+/// What one store came to, round by round.
+#[derive(Default)]
+struct Rounds {
+    rates: Vec<f64>,
+    /// CPU time of all Redis together.
+    redis_us: Vec<f64>,
+    service_us: Vec<f64>,
+    busiest: Vec<f64>,
+}
+
+impl Rounds {
+    fn add(&mut self, measured: &Measured) {
+        let requests = measured.load.requests();
+        let redis: f64 = measured.redis_seconds.iter().sum();
+        let busiest = measured.redis_seconds.iter().copied().fold(0.0, f64::max);
+        self.rates.push(measured.load.per_second());
+        self.redis_us.push(redis / requests * 1e6);
+        self.service_us
+            .push(measured.service_seconds / requests * 1e6);
+        self.busiest
+            .push(busiest / redis * measured.redis_seconds.len() as f64);
+    }
+}
+
+struct Measured {
+    load: Load,
+    service_seconds: f64,
+    /// Of each Redis.
+    redis_seconds: Vec<f64>,
+}
+
+async fn measure(url: &str, nodes: &[RedisServer], seconds: f64) -> Measured {
+    let served = Served::leasehold(url, &[]);
+    let mut pids = Vec::new();
+    for node in nodes {
+        pids.push(redis_pid(node).await);
+    }
+    let load = |seconds| {
+        let url = served.url();
+        Wrk::start(Script::Acquire, &url, CONNECTIONS, seconds, "").finish()
+    };
+    load(WARM_UP_SECONDS);
+    let used = || -> Vec<f64> { pids.iter().map(|pid| cpu_seconds(*pid)).collect() };
+    let (service_before, before) = (cpu_seconds(served.pid()), used());
+    let load = load(seconds);
+    let after = used().into_iter().zip(before);
+    Measured {
+        load,
+        service_seconds: cpu_seconds(served.pid()) - service_before,
+        redis_seconds: after.map(|(after, before)| after - before).collect(),
+    }
+}
+
+/// Primaries with equally many slots, which know each other.
+async fn started() -> [RedisServer; PRIMARIES] {
+    let options = RedisOptions {
+        is_cluster_node: true,
+        ..RedisOptions::forgetful()
+    };
+    let mut nodes = Vec::new();
+    for number in 0..PRIMARIES {
+        let node = RedisServer::start(options.clone()).await;
+        let epoch = (number + 1).to_string();
+        node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
+        let first = (SLOTS * number / PRIMARIES).to_string();
+        let last = (SLOTS * (number + 1) / PRIMARIES - 1).to_string();
+        node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])
+            .await;
+        nodes.push(node);
+    }
+    for node in &nodes[1..] {
+        let (port, bus) = (node.port().to_string(), node.cluster_port().to_string());
+        nodes[0]
+            .command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])
+            .await;
+    }
+    for node in &nodes {
+        while !is_complete(node).await {
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    nodes.try_into().ok().unwrap()
+}
+
+/// Whether it knows the primaries of all slots.
+async fn is_complete(node: &RedisServer) -> bool {
+    let state = node.command(&["CLUSTER", "INFO"]).await;
+    let state: String = redis::from_redis_value(state).unwrap();
+    state.contains("cluster_state:ok")
+}

@@ -1,0 +1,117 @@
+//! Replicas that confirm what is reported, and what a failover loses if none has to.
+
+use std::time::Duration;
+
+use leasehold::config::RedisConfig;
+use leasehold::store::Fault;
+
+use super::{config, held_on, is_recovering, is_renewed, lasting, rival};
+use crate::faults::Replica;
+use crate::support::cluster::RedisCluster;
+use crate::support::fixture::claim;
+use crate::support::redis_server::RedisOptions;
+use crate::support::{eventually, stores};
+
+/// A cluster in which every primary has a replica, and a process to which the replicas have to confirm.
+async fn confirmed(primaries: usize) -> (RedisCluster, Replica) {
+    let mut cluster = RedisCluster::start(primaries, RedisOptions::forgetful()).await;
+    for primary in 0..primaries {
+        cluster.replica(primary, RedisOptions::forgetful()).await;
+        cluster.nodes[primary].is_confirmed_by(1).await;
+    }
+    let config = RedisConfig {
+        wait_replicas: 1,
+        ..config()
+    };
+    let store = stores::cluster_store(&cluster.address(), &config).await;
+    (cluster, Replica::on(store.expect("the store opens")))
+}
+
+#[tokio::test]
+async fn what_is_reported_is_confirmed_by_the_replicas_of_its_primary() {
+    let (mut cluster, replica) = confirmed(1).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    cluster.nodes[1].kill();
+    eventually("nothing is granted without the replica", async || {
+        let answer = replica.acquire(&claim()).await;
+        let error = answer.err()?;
+        (error.fault() == Fault::Unreplicated).then_some(())
+    })
+    .await;
+}
+
+/// The nodes of a cluster replicate no messages, so a barrier is a write, and Redis refuses most writes then.
+#[tokio::test]
+async fn replicas_confirm_renewals_while_a_primary_is_full() {
+    let (cluster, replica) = confirmed(1).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    cluster.nodes[0]
+        .command(&["CONFIG", "SET", "maxmemory", "1"])
+        .await;
+    let refused = replica.acquire(&claim()).await;
+    let fault = refused.expect_err("it needs room").fault();
+    assert_eq!(fault, Fault::Full);
+    for _ in 0..3 {
+        replica.assert_holds(&held).await;
+    }
+    replica.release(&held).await.expect("it answers");
+}
+
+#[tokio::test]
+async fn replicas_of_the_primary_that_a_slot_has_moved_to_confirm() {
+    let (cluster, replica) = confirmed(2).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    cluster.move_slot(slot, 0, 1).await;
+    is_renewed(&replica, &held).await;
+    replica.release(&held).await.expect("it answers");
+    replica.granted(&rival(&held)).await;
+}
+
+/// The former primary comes back with the data of its replica, which lacks what it was cut off from. The process uses it
+/// all the time, and checks the store at no time in between: it knows a fencing token that the data lack.
+#[tokio::test]
+async fn a_failback_within_a_check_interval_is_noticed_by_a_process_that_it_took_a_lease_from() {
+    let mut cluster = RedisCluster::start(2, RedisOptions::forgetful()).await;
+    cluster.replica(0, RedisOptions::forgetful()).await;
+    let [primary, promoted] = [&cluster.nodes[0], &cluster.nodes[2]];
+    let config = RedisConfig {
+        check_interval: Duration::from_secs(600),
+        ..config()
+    };
+    let store = stores::cluster_store(&cluster.address(), &config).await;
+    let replica = Replica::on(store.expect("the store opens"));
+    primary.is_in_step_with(promoted).await;
+    for words in [["masteruser", "nobody"], ["masterauth", "wrong"]] {
+        promoted
+            .command(&["CONFIG", "SET", words[0], words[1]])
+            .await;
+    }
+    primary
+        .command(&["CLIENT", "KILL", "TYPE", "replica"])
+        .await;
+    eventually("it cannot follow any more", async || {
+        let link = promoted.info("replication", "master_link_status").await;
+        (link == "down").then_some(())
+    })
+    .await;
+    let (held, _) = held_on(0, &cluster, &replica).await;
+    for node in [promoted, primary] {
+        let words = ["CLUSTER", "FAILOVER", "TAKEOVER"];
+        node.command(&words).await;
+        eventually("the other one follows, or cannot", async || {
+            let role = primary.info("replication", "role").await;
+            let link = primary
+                .info_if_any("replication", "master_link_status")
+                .await;
+            let is_done = match std::ptr::eq(node, promoted) {
+                true => role == "slave" && link.as_deref() == Some("up"),
+                false => role == "master",
+            };
+            is_done.then_some(())
+        })
+        .await;
+    }
+    is_recovering(&replica, &rival(&held)).await;
+}

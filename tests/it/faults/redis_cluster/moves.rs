@@ -1,0 +1,100 @@
+//! Slots that move: cancelled, away from a primary that has no others, and after a loss that no check has noticed.
+
+use std::time::Duration;
+
+use leasehold::config::RedisConfig;
+use leasehold::domain::Released;
+use leasehold::service::AcquireOutcome;
+use tokio::time::Instant;
+
+use super::{cluster, config, held_on, is_blocked, is_recovering, is_renewed, rival};
+use crate::faults::Replica;
+use crate::support::cluster::RedisCluster;
+use crate::support::redis_server::RedisOptions;
+use crate::support::{eventually, stores};
+
+#[tokio::test]
+async fn a_move_that_is_cancelled_changes_nothing() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    cluster.begin_move(slot, 0, 1).await;
+    is_renewed(&replica, &held).await;
+    cluster.cancel_move(slot, 0, 1).await;
+    replica.assert_holds(&held).await;
+    is_blocked(&replica, &rival(&held)).await;
+    replica.release(&held).await.expect("it answers");
+    replica.granted(&rival(&held)).await;
+}
+
+/// Redis makes it a replica of the primary that its last slot has moved to. If no process has checked the slot there by
+/// then, this looks like a failover.
+#[tokio::test]
+async fn a_primary_whose_last_slot_moves_away_takes_no_lease_with_it() {
+    let mut cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    cluster.join(RedisOptions::forgetful()).await;
+    cluster.move_slot(slot, 0, 3).await;
+    replica.assert_holds(&held).await;
+    cluster.begin_move(slot, 3, 0).await;
+    cluster.move_keys(slot, 3, 0).await;
+    // The other one learns it from this one: it may be a replica before it could be told.
+    cluster.assign(slot, 0, 0).await;
+    eventually("it has become a replica", async || {
+        let role = cluster.nodes[3].info("replication", "role").await;
+        (role == "slave").then_some(())
+    })
+    .await;
+    is_renewed(&replica, &held).await;
+    let taken = replica.acquire(&rival(&held)).await;
+    let is_granted = matches!(taken, Ok(AcquireOutcome::Granted(_)));
+    assert!(!is_granted, "{taken:?}");
+    let released = replica.release(&held).await;
+    let is_freed = matches!(released, Ok(Released::Freed { .. }));
+    assert!(is_freed, "{released:?}");
+    let now = Instant::now();
+    replica.granted_not_before(&rival(&held), now).await;
+}
+
+/// What the slot has lost is not known to the primary that it moved to.
+#[tokio::test]
+async fn a_slot_that_lost_its_data_before_it_moved_makes_its_locks_wait() {
+    let cluster = cluster().await;
+    let replica = rarely_checked(&cluster).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    let (other, _) = held_on(2, &cluster, &replica).await;
+    cluster.nodes[0].command(&["FLUSHALL"]).await;
+    cluster.move_slot(slot, 0, 1).await;
+    is_recovering(&replica, &rival(&held)).await;
+    replica.release(&other).await.expect("it answers");
+    replica.granted(&rival(&other)).await;
+}
+
+/// The seed that the store was opened with is one of the nodes that a failure takes away.
+#[tokio::test]
+async fn without_the_node_of_the_url_the_others_show_where_slots_have_moved() {
+    let mut cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let (held, slot) = held_on(1, &cluster, &replica).await;
+    cluster.needs_no_full_coverage().await;
+    let port = cluster.nodes[0].port();
+    assert_eq!(cluster.address().nodes[0].1, port);
+    cluster.nodes[0].kill();
+    replica.assert_holds(&held).await;
+    cluster.move_slot(slot, 1, 2).await;
+    is_renewed(&replica, &held).await;
+    is_blocked(&replica, &rival(&held)).await;
+    replica.release(&held).await.expect("it answers");
+    replica.granted(&rival(&held)).await;
+}
+
+/// A process that checks the store at its start, and not again within the test.
+async fn rarely_checked(cluster: &RedisCluster) -> Replica {
+    let config = RedisConfig {
+        check_interval: Duration::from_secs(600),
+        ..config()
+    };
+    let store = stores::cluster_store(&cluster.address(), &config).await;
+    Replica::on(store.expect("the store opens"))
+}
