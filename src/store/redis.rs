@@ -8,6 +8,7 @@
 
 mod across;
 mod answers;
+mod assign;
 mod cluster;
 mod connector;
 mod constants;
@@ -231,6 +232,7 @@ impl LockStore for RedisStore {
             response_mismatches: (self.nodes.iter())
                 .map(|node| node.mismatches.load(Ordering::Relaxed))
                 .sum(),
+            nodes: Vec::new(),
         }
     }
 

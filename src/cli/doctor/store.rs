@@ -30,7 +30,7 @@ pub(super) async fn check(config: &Config) -> Vec<Diagnosis> {
             "memory: locks are lost when the server ends, and no other server shares them",
         )],
         StoreUrl::File(directory) => directory_findings(directory, config.memory.locks_max),
-        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => {
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) | StoreUrl::Quorum(_) => {
             redis_findings(config).await
         }
     }

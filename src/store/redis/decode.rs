@@ -13,6 +13,7 @@ use crate::domain::{
     LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused, Released,
     Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
 };
+use crate::store::assignment::{Assigned, PermitUse};
 
 /// How long locks that were held before stay taken or closed at most, without further operations.
 pub(super) type ClosedFor = Duration;
@@ -101,6 +102,25 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
         _ => return Err(Malformed),
     };
     Ok(AcquireReply::Answer(acquired, closed_for))
+}
+
+pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {
+    if reply.number()? == lua::NOT_HELD {
+        return Ok(Assigned::NotHeld);
+    }
+    let mut of_locks = Vec::new();
+    while !reply.is_read() {
+        let mut users = reply.list()?;
+        let mut of_lock = Vec::new();
+        while !users.is_read() {
+            of_lock.push(PermitUse {
+                user: users.bytes()?.try_into().map_err(|_| Malformed)?,
+                permits: u32::try_from(users.number()?).map_err(|_| Malformed)?,
+            });
+        }
+        of_locks.push(of_lock);
+    }
+    Ok(Assigned::Held(of_locks))
 }
 
 pub(super) fn renewed(

@@ -12,6 +12,7 @@ mod contact;
 mod fleet;
 mod longest_ttl;
 mod outage;
+mod peers;
 mod redis_time;
 mod reply;
 
@@ -36,6 +37,7 @@ use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
 use fleet::grants_wait;
 use outage::Outage;
+pub(super) use peers::Peer;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
 
@@ -59,6 +61,8 @@ pub(super) struct Recovery {
     may_have_others: Arc<AtomicBool>,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
+    /// The other nodes, if it is a node of a quorum.
+    peer: Option<Peer>,
     known: Mutex<KnownData>,
     is_refused: AtomicBool,
     /// Wakes the correction of all locks, if this process was the first to find that the clock was set back.
@@ -90,6 +94,7 @@ impl Recovery {
         keys: Keys,
         fleet: Arc<FleetState>,
         messages: Arc<PubSub>,
+        peer: Option<Peer>,
     ) -> Self {
         let wait = config.grace_on_empty_start.then_some(lease_max);
         Self {
@@ -102,6 +107,7 @@ impl Recovery {
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
+            peer,
             known: Mutex::default(),
             is_refused: AtomicBool::new(false),
             went_back: Notify::new(),
@@ -147,6 +153,7 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
+        let empty_start = self.wait_if_empty(connection).await?;
         let request = ScriptRequest::new(&scripts::RECOVERY);
         let keys = self.keys;
         let node = [keys.node(), keys.longest_ttl(), keys.grace()];
@@ -158,8 +165,13 @@ impl Recovery {
             .arg(&server.run_id)
             .arg(u8::from(server.is_durable()))
             .arg(&server.promoted_from);
+        let mut known_ms = self.fleet.longest_ttl.known_ms(sent_at);
         {
             let known = self.known.lock().expect(UNPOISONED);
+            if let (Some(peer), None) = (&self.peer, known.data_epoch) {
+                // Of leases that this node may have lost, this process knows only what the others do.
+                known_ms = known_ms.max(peer.longest_ttl_ms());
+            }
             match known.data_epoch {
                 Some(epoch) => command.arg(epoch),
                 None => command.arg(""),
@@ -168,12 +180,11 @@ impl Recovery {
             command.arg(known.revision).arg(u8::from(is_lost));
         }
         command.arg(u8::from(self.outage.is_long()));
-        let known_ms = self.fleet.longest_ttl.known_ms(Instant::now());
         command
             .arg(used_ms)
             .arg(known_ms)
             .arg(self.fleet.settle.as_millis() as u64)
-            .arg(self.grace_on_empty_start.as_millis() as u64)
+            .arg(empty_start.as_millis() as u64)
             .arg(self.messages.events_channel())
             .arg(&self.channel)
             .arg(self.messages.wake_channel())
@@ -201,6 +212,18 @@ impl Recovery {
         Ok(self.apply(server, &answer, sent_at, answered_at))
     }
 
+    /// How long new grants wait if this process and the store know of no lease.
+    async fn wait_if_empty(&self, connection: &mut MultiplexedConnection) -> RedisResult<Duration> {
+        let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
+        match &self.peer {
+            Some(peer) if !is_known => {
+                let wait = peer.wait_if_empty(connection, self.keys).await?;
+                Ok(wait.max(self.grace_on_empty_start))
+            }
+            Some(_) | None => Ok(self.grace_on_empty_start),
+        }
+    }
+
     /// Applies the store's answer. Returns the connection epoch, or none if another exchange is needed.
     fn apply(
         &self,
@@ -222,6 +245,9 @@ impl Recovery {
                 grants_wait(answer.grace_left, "the store was away");
             }
             self.fleet.wait_until(answered_at + answer.grace_left);
+        }
+        if let Some(peer) = &self.peer {
+            peer.note(sent_at, answer.grace_left, answer.longest_ttl_ms);
         }
         let latest_us = self
             .fleet

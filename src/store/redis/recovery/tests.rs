@@ -25,7 +25,14 @@ fn recovery() -> Recovery {
     };
     let fleet = Arc::new(FleetState::new(config.check_interval));
     let messages = Arc::new(PubSub::new(1, 0, vec![Arc::clone(&fleet)]));
-    Recovery::new(&config, SECOND * 3600, Keys::default(), fleet, messages)
+    Recovery::new(
+        &config,
+        SECOND * 3600,
+        Keys::default(),
+        fleet,
+        messages,
+        None,
+    )
 }
 
 /// An answer this long after the beginning of `EPOCH`.
