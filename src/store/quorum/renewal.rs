@@ -92,8 +92,7 @@ impl Core {
         Ok(Renewed::Extended(renewals))
     }
 
-    /// What nodes need to take part again. The ends of `min_hold` and `max_hold` are not among it: those that a majority
-    /// keeps apply.
+    /// What nodes need to take part again.
     fn decided(
         &self,
         names: &LockNames,
@@ -111,8 +110,15 @@ impl Core {
             ..Claim::plain(names.clone(), token, lease.ttl)
         };
         let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
+        // The nodes have reported their own times, which have the allowance.
+        let limits = renewals.first()?.limits;
         Some(Arc::new(Decided {
-            claim: self.drift.claim_at_nodes(&claim),
+            claim: Claim {
+                min_hold: limits.min_hold_left,
+                max_hold: limits.max_hold_left,
+                lock_delay: limits.lock_delay,
+                ..self.drift.claim_at_nodes(&claim)
+            },
             fences: fences.collect(),
         }))
     }
@@ -258,6 +264,7 @@ fn renewals(
         Some(Renewal {
             lease,
             remaining_before,
+            limits: merge::limits(of_lock().map(|renewal| renewal.limits)),
         })
     });
     merged.collect()

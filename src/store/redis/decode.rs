@@ -9,9 +9,9 @@ use super::operations::Asked;
 use super::record::Packed;
 use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
-    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, Holder, Lease, LockName,
-    LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused, Released,
-    Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
+    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldLimits, Holder, Lease,
+    LockName, LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused,
+    Released, Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
 };
 use crate::store::assignment::{Assigned, PermitUse};
 
@@ -123,6 +123,15 @@ pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {
     Ok(Assigned::Held(of_locks))
 }
 
+fn limits(mut reply: Reply) -> Result<HoldLimits, Malformed> {
+    let mut millis = || Ok(reply.optional()?.map(Duration::from_millis));
+    Ok(HoldLimits {
+        min_hold_left: millis()?,
+        max_hold_left: millis()?,
+        lock_delay: millis()?,
+    })
+}
+
 pub(super) fn renewed(
     mut reply: Reply,
     names: &LockNames,
@@ -133,6 +142,8 @@ pub(super) fn renewed(
         let renewed = Renewed::Extended(vec![Renewal {
             lease,
             remaining_before,
+            // A lease with options is not packed.
+            limits: HoldLimits::default(),
         }]);
         return Ok(InTime::Done((renewed, None)));
     }
@@ -143,10 +154,12 @@ pub(super) fn renewed(
             let renewals = names.iter().map(|_| {
                 let remaining_before = reply.millis()?;
                 closed_for = closed_for.max(Some(reply.millis()?));
+                let limits = limits(reply.list()?)?;
                 let lease = lease(reply.list()?, now_ms)?;
                 Ok(Renewal {
                     lease,
                     remaining_before,
+                    limits,
                 })
             });
             Renewed::Extended(renewals.collect::<Result<_, _>>()?)

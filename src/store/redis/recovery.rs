@@ -165,13 +165,9 @@ impl Recovery {
             .arg(&server.run_id)
             .arg(u8::from(server.is_durable()))
             .arg(&server.promoted_from);
-        let mut known_ms = self.fleet.longest_ttl.known_ms(sent_at);
+        let known_ms = self.longest_ttl_ms(sent_at);
         {
             let known = self.known.lock().expect(UNPOISONED);
-            if let (Some(peer), None) = (&self.peer, known.data_epoch) {
-                // Of leases that this node may have lost, this process knows only what the others do.
-                known_ms = known_ms.max(peer.longest_ttl_ms());
-            }
             match known.data_epoch {
                 Some(epoch) => command.arg(epoch),
                 None => command.arg(""),
@@ -210,18 +206,6 @@ impl Recovery {
         self.messages
             .on_health_check(sent_at, answer.watchers, answer.listeners);
         Ok(self.apply(server, &answer, sent_at, answered_at))
-    }
-
-    /// How long new grants wait if this process and the store know of no lease.
-    async fn wait_if_empty(&self, connection: &mut MultiplexedConnection) -> RedisResult<Duration> {
-        let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
-        match &self.peer {
-            Some(peer) if !is_known => {
-                let wait = peer.wait_if_empty(connection, self.keys).await?;
-                Ok(wait.max(self.grace_on_empty_start))
-            }
-            Some(_) | None => Ok(self.grace_on_empty_start),
-        }
     }
 
     /// Applies the store's answer. Returns the connection epoch, or none if another exchange is needed.

@@ -28,7 +28,7 @@ pub(crate) use answer::Answer;
 pub(crate) use event_stream::{Event, EventStream};
 
 use crate::support::eventually;
-use crate::support::fixture::FixtureRedis;
+use crate::support::fixture::{Fixture, FixtureRedis};
 use crate::support::stores::{self, OPERATION_TIMEOUT, service_with, waiting_config};
 
 /// How many locks a store without Redis may keep.
@@ -151,6 +151,12 @@ async fn empty_store() -> (Arc<dyn LockStore>, Option<TempDir>) {
             let store = FileStore::open(directory.path(), LOCKS_MAX).await;
             let store = store.expect("no other process uses the directory");
             (Arc::new(store), Some(directory))
+        }
+        Ok("quorum") => {
+            if is_clock_stopped() {
+                tokio::time::resume();
+            }
+            (Fixture::quorum_redis().await.store(), None)
         }
         Ok("redis") => {
             // Answers come from another process, for which a stopped clock would not wait.

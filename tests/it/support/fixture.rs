@@ -19,7 +19,6 @@ use leasehold::domain::LockName;
 use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::quorum::{Drift, QuorumStore};
-use leasehold::store::redis::RedisStore;
 use leasehold::store::{Deadlines, LockStore, TOMBSTONE_TTL};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -104,13 +103,6 @@ impl FixtureRedis {
             watching: None,
             replicas: 0,
         }
-    }
-
-    /// Opens a store that may be a node of a quorum.
-    pub(crate) async fn node(self) -> Arc<RedisStore> {
-        let address = self.server.database(self.database);
-        let store = RedisStore::open(&address, &config_for(0), LONG).await;
-        Arc::new(store.expect("the store opens on a Redis that is as it should be"))
     }
 
     /// Opens the store of one process.

@@ -12,7 +12,7 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
-use super::UNPOISONED;
+use super::{Recovery, UNPOISONED};
 use crate::store::redis::keys::Keys;
 
 /// How often an empty node is looked at again while the others are.
@@ -170,6 +170,34 @@ impl Peers {
             return Some(Duration::ZERO);
         }
         (is_patience_over || recent.len() == seen.len()).then_some(self.lease_max)
+    }
+}
+
+impl Recovery {
+    /// How long new grants wait if this process and the store know of no lease.
+    pub(super) async fn wait_if_empty(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<Duration> {
+        let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
+        match &self.peer {
+            Some(peer) if !is_known => {
+                let wait = peer.wait_if_empty(connection, self.keys).await?;
+                Ok(wait.max(self.grace_on_empty_start))
+            }
+            Some(_) | None => Ok(self.grace_on_empty_start),
+        }
+    }
+
+    /// The longest TTL of a lease that may be alive.
+    pub(super) fn longest_ttl_ms(&self, now: Instant) -> u64 {
+        let known_ms = self.fleet.longest_ttl.known_ms(now);
+        let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
+        match &self.peer {
+            // Of leases that this node may have lost, this process knows only what the others do.
+            Some(peer) if !is_known => known_ms.max(peer.longest_ttl_ms()),
+            Some(_) | None => known_ms,
+        }
     }
 }
 
