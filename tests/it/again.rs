@@ -110,6 +110,11 @@ fn the_interface_is_the_same_on_redis() {
 }
 
 #[test]
+fn the_interface_is_the_same_on_a_quorum() {
+    run_interface("quorum", &NOT_ON_REDIS);
+}
+
+#[test]
 fn the_store_keeps_its_promises_on_redis_6() {
     run(("TEST_REDIS", "redis-6"), &OF_REDIS, &NOT_ON_REDIS_6);
 }

@@ -28,7 +28,7 @@ pub(crate) use answer::Answer;
 pub(crate) use event_stream::{Event, EventStream};
 
 use crate::support::eventually;
-use crate::support::fixture::{Fixture, FixtureRedis};
+use crate::support::fixture::{FixtureRedis, unused_quorum};
 use crate::support::stores::{self, OPERATION_TIMEOUT, service_with, waiting_config};
 
 /// How many locks a store without Redis may keep.
@@ -156,7 +156,7 @@ async fn empty_store() -> (Arc<dyn LockStore>, Option<TempDir>) {
             if is_clock_stopped() {
                 tokio::time::resume();
             }
-            (Fixture::quorum_redis().await.store(), None)
+            (unused_quorum().await, None)
         }
         Ok("redis") => {
             // Answers come from another process, for which a stopped clock would not wait.

@@ -165,11 +165,16 @@ async fn a_lease_that_was_put_back_keeps_its_limits() {
     };
     process.fixture.granted(&claim).await;
     process.settled().await;
-    process.fixture.advance(SHORT * 2).await;
+    process.fixture.advance(SHORT).await;
     process.without(&[]);
-    process.fixture.renewed(&claim, None).await;
+    let limits = process.fixture.renewed(&claim, None).await.limits;
+    assert_eq!(limits.lock_delay, claim.lock_delay);
+    assert!(limits.min_hold_left < claim.min_hold && limits.max_hold_left < claim.max_hold);
+    let renewed_at = Instant::now();
     process.settled().await;
-    let renewed = process.nodes[2].store.renew(
+    let passed = renewed_at.elapsed();
+    let node = &process.nodes[2].store;
+    let renewed = node.renew(
         &claim.names,
         claim.token,
         RenewOptions::default(),
@@ -179,9 +184,9 @@ async fn a_lease_that_was_put_back_keeps_its_limits() {
         Renewed::Extended(renewals) => assert_eq!(
             only(renewals).limits,
             HoldLimits {
-                min_hold_left: Some(LONG / 2 - SHORT * 2),
-                max_hold_left: Some(LONG - SHORT),
-                lock_delay: Some(SHORT),
+                min_hold_left: limits.min_hold_left.map(|left| left - passed),
+                max_hold_left: limits.max_hold_left.map(|left| left - passed),
+                ..limits
             }
         ),
         other => panic!("it was put back, but: {other:?}"),

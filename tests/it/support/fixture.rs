@@ -40,6 +40,7 @@ pub(crate) use claims::{
     lock_of, metadata, name, names, owned_by, owner, permits, reader, rival, ttl,
 };
 use on_quorum::QuorumNodes;
+pub(crate) use on_quorum::unused_quorum;
 pub(crate) use waiter::Waiter;
 
 /// A time that outlasts every test.

@@ -61,16 +61,6 @@ local function extend(lease)
     end
 end
 
--- What is left of min_hold and of max_hold, and lock_delay; false for what the claim has not asked for.
-local function limits(lease)
-    local options = lease.options
-    local min_hold_ms, ceiling_ms = options.min_hold_ms, options.ceiling_ms
-    return {
-        min_hold_ms and math.max(lease.acquired_ms + min_hold_ms - now_ms, 0) or false,
-        ceiling_ms and ceiling_ms - now_ms or false, options.lock_delay_ms or false,
-    }
-end
-
 -- Fast path: the claim holds the lock exclusively and keeps it so, no process wants events, and no request was
 -- repeated.
 local record = #KEYS == 1 and mode == '' and channel == '' and not is_repeat and not is_check and call('MGET', unpack(KEYS))[1]
@@ -81,7 +71,7 @@ if record and string.sub(record, 10, 25) == caller(1, 9, 24) then
     if left_ms > 0 and left_ms <= lease.ttl_ms and lease.acquired_ms <= now_ms and not lease.options.repeated then
         extend(lease)
         rewrite_lease(lease, keep_ms(lease))
-        return { request, EXTENDED, now_ms, left_ms, closed_until(lease) - now_ms, limits(lease), lease_fields(lease) }
+        return { request, EXTENDED, now_ms, left_ms, closed_until(lease) - now_ms, lease_limits(lease), lease_fields(lease) }
     end
 end
 
@@ -153,7 +143,7 @@ for _, lock in ipairs(locks) do
     end
     answer[#answer + 1] = left_ms
     answer[#answer + 1] = closed_until(lease) - now_ms
-    answer[#answer + 1] = limits(lease)
+    answer[#answer + 1] = lease_limits(lease)
     answer[#answer + 1] = lease_fields(lease)
 end
 return answer
