@@ -99,6 +99,16 @@ const NOT_ON_REDIS: [Skipped; 11] = [
     ),
 ];
 
+/// What a majority decides otherwise than one store.
+const ON_A_QUORUM: [&str; 6] = [
+    "api::events",
+    "api::life",
+    "api::several",
+    "api::sharing",
+    "api::streams",
+    "api::waiting",
+];
+
 #[test]
 fn the_interface_is_the_same_on_a_file_store() {
     run_interface("file", &NOT_ON_FILE);
@@ -110,8 +120,8 @@ fn the_interface_is_the_same_on_redis() {
 }
 
 #[test]
-fn the_interface_is_the_same_on_a_quorum() {
-    run_interface("quorum", &NOT_ON_REDIS);
+fn leases_queues_and_streams_are_the_same_on_a_quorum() {
+    run(("TEST_STORE", "quorum"), &ON_A_QUORUM, &NOT_ON_REDIS);
 }
 
 #[test]

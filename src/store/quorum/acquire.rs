@@ -46,6 +46,7 @@ impl Core {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
+        self.attempts.keep(claim.token, at_nodes.ttl);
         let mut pauses = Backoff::default();
         let mut last = None;
         for _ in 0..ROUNDS_MAX {
@@ -109,7 +110,8 @@ impl Core {
         };
         round.roll_back(place);
         if may_hold_somewhere(&votes) {
-            self.attempts.rename(ask.claim.token, attempt);
+            self.attempts
+                .rename(ask.claim.token, attempt, ask.claim.ttl);
         }
         end
     }

@@ -51,7 +51,6 @@ impl Core {
         change: RenewOptions,
         deadline: Instant,
     ) -> StoreResult<Renewed> {
-        self.attempts.keep(token);
         let options = RenewOptions {
             ttl: change.ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
             ..change
@@ -87,6 +86,9 @@ impl Core {
         if renewals.iter().any(is_over) {
             let detail = "the leases were extended too late";
             return Err(StoreError::unknown(Fault::Timeout, detail));
+        }
+        if let Some(renewal) = renewals.first() {
+            self.attempts.keep(token, renewal.lease.ttl);
         }
         decision.send_replace(self.decided(names, token, &renewals));
         Ok(Renewed::Extended(renewals))

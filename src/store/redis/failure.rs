@@ -2,6 +2,7 @@
 
 use redis::RedisError;
 
+use super::recovery::peers;
 use super::transport::Endpoint;
 use crate::store::{Fault, StoreError};
 
@@ -163,7 +164,7 @@ impl Failure {
 
     /// Whether it was refused because the slot of its keys is on its way to another node.
     pub(super) fn is_moving(&self) -> bool {
-        let mentions = |text| self.detail.contains(text);
+        let mentions = |text: &str| self.detail.contains(text);
         let is_asked = matches!(self.redirection, Some(Redirection::Ask(_)));
         is_asked || mentions(TRY_AGAIN) || mentions(NOT_LOCAL)
     }
@@ -180,8 +181,12 @@ impl Failure {
 
     /// The problem in words, for operators who may not see Redis' own text: that names users and addresses.
     pub(super) fn explanation(&self) -> String {
-        let mentions = |text| self.detail.contains(text);
+        let mentions = |text: &str| self.detail.contains(text);
         if let Some(reason) = self.reason {
+            return reason.to_owned();
+        }
+        let of_quorum = [peers::EMPTY, peers::SAME];
+        if let Some(reason) = of_quorum.into_iter().find(|it| mentions(it)) {
             return reason.to_owned();
         }
         let why = match self.fault {

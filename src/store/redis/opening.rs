@@ -84,12 +84,17 @@ impl RedisStore {
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Vec<(Self, Option<StoreError>)>, StoreError> {
-        let peers = Peer::all(addresses.len(), lease_max);
+        let databases = addresses.iter().map(|address| match address {
+            QuorumNode::Redis(address) => address.database,
+            QuorumNode::Sentinel(address) => address.database,
+        });
+        let databases: Vec<_> = databases.collect();
+        let peers = Peer::all(&databases, lease_max);
         let mut opening = Vec::new();
-        for (address, peer) in addresses.iter().zip(peers) {
-            let (connector, database) = match address {
-                QuorumNode::Redis(address) => (Connector::to(address, config), address.database),
-                QuorumNode::Sentinel(address) => (Connector::by(address, config), address.database),
+        for ((address, database), peer) in addresses.iter().zip(databases).zip(peers) {
+            let connector = match address {
+                QuorumNode::Redis(address) => Connector::to(address, config),
+                QuorumNode::Sentinel(address) => Connector::by(address, config),
             };
             let mut parts = Parts::new(database, 1, config, lease_max);
             parts.peer = Some(peer);

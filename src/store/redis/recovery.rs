@@ -12,7 +12,7 @@ mod contact;
 mod fleet;
 mod longest_ttl;
 mod outage;
-mod peers;
+pub(super) mod peers;
 mod redis_time;
 mod reply;
 
@@ -152,7 +152,7 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
-        let empty_start = self.wait_if_empty(connection).await?;
+        let empty_start = self.wait_if_empty(connection, server).await?;
         let request = ScriptRequest::new(&scripts::RECOVERY);
         let keys = self.keys;
         let node = [keys.node(), keys.longest_ttl(), keys.grace()];

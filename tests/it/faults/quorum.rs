@@ -223,3 +223,29 @@ async fn nobody_waits_for_a_slow_node() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_redis_with_two_names_has_one_vote() {
+    let [first, second, _] = servers(RedisOptions::forgetful()).await;
+    let alias = RedisAddress {
+        host: "localhost".to_owned(),
+        ..first.database(0)
+    };
+    let nodes = [first.database(0), alias, second.database(0)];
+    let (replica, _) = process(&nodes).await;
+    let voting = async || {
+        let nodes = replica.service.store_health().nodes;
+        nodes.iter().filter(|node| node.votes).count()
+    };
+    eventually("two nodes vote", async || {
+        (voting().await == 2).then_some(())
+    })
+    .await;
+    replica.granted(&lasting(claim())).await;
+    assert_eq!(voting().await, 2);
+    let findings = replica.service.store_health().findings;
+    let is_said = findings
+        .iter()
+        .any(|finding| finding.detail.contains("another node of the quorum"));
+    assert!(is_said, "{findings:?}");
+}

@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
 use super::{Recovery, UNPOISONED};
+use crate::store::redis::info::ServerInfo;
 use crate::store::redis::keys::Keys;
 
 /// How often an empty node is looked at again while the others are.
@@ -24,9 +25,17 @@ const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long the nodes that do not answer are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Why a node has no vote: operators see these sentences.
+pub(in crate::store::redis) const EMPTY: &str =
+    "it is empty, and too few of the other nodes of the quorum have answered since";
+pub(in crate::store::redis) const SAME: &str =
+    "it is another node of the quorum as well, which has one vote";
+
 /// What is known of the data of all nodes.
 #[derive(Debug)]
 struct Peers {
+    /// The Redis process and the database behind each node.
+    servers: Mutex<Vec<Option<(String, u32)>>>,
     seen: Mutex<Vec<Option<Seen>>>,
     /// The longest time for which a node may have to keep a lease.
     lease_max: Duration,
@@ -48,20 +57,40 @@ struct Seen {
 pub(in crate::store::redis) struct Peer {
     peers: Arc<Peers>,
     number: usize,
+    database: u32,
     empty_since: Mutex<Option<Instant>>,
 }
 
 impl Peer {
-    /// So many nodes of one quorum.
-    pub(in crate::store::redis) fn all(nodes: usize, lease_max: Duration) -> Vec<Self> {
-        let seen = Mutex::new(vec![None; nodes]);
-        let peers = Arc::new(Peers { seen, lease_max });
-        let peer = |number| Self {
+    /// The nodes of one quorum, in these databases.
+    pub(in crate::store::redis) fn all(databases: &[u32], lease_max: Duration) -> Vec<Self> {
+        let peers = Arc::new(Peers {
+            servers: Mutex::new(vec![None; databases.len()]),
+            seen: Mutex::new(vec![None; databases.len()]),
+            lease_max,
+        });
+        let peer = |(number, database): (usize, &u32)| Self {
             peers: Arc::clone(&peers),
             number,
+            database: *database,
             empty_since: Mutex::default(),
         };
-        (0..nodes).map(peer).collect()
+        databases.iter().enumerate().map(peer).collect()
+    }
+
+    /// Notes which Redis process is behind this node.
+    ///
+    /// # Errors
+    /// It is behind another node too, by another name.
+    fn note_server(&self, run_id: &str) -> RedisResult<()> {
+        let server = Some((run_id.to_owned(), self.database));
+        let mut servers = self.peers.servers.lock().expect(UNPOISONED);
+        let mut others = servers.iter().enumerate();
+        if others.any(|(other, known)| other != self.number && *known == server) {
+            return Err((redis::ErrorKind::Client, SAME).into());
+        }
+        servers[self.number] = server;
+        Ok(())
     }
 
     /// What an exchange has shown of this node.
@@ -102,11 +131,7 @@ impl Peer {
                 return Ok(wait);
             }
             if began.elapsed() >= LOOK_MAX {
-                return Err((
-                    redis::ErrorKind::Client,
-                    "it is empty, and too few of the other nodes have answered since",
-                )
-                    .into());
+                return Err((redis::ErrorKind::Client, EMPTY).into());
             }
             sleep(PAUSE).await;
         }
@@ -178,7 +203,11 @@ impl Recovery {
     pub(super) async fn wait_if_empty(
         &self,
         connection: &mut MultiplexedConnection,
+        server: &ServerInfo,
     ) -> RedisResult<Duration> {
+        if let Some(peer) = &self.peer {
+            peer.note_server(&server.run_id)?;
+        }
         let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
         match &self.peer {
             Some(peer) if !is_known => {
@@ -211,7 +240,7 @@ mod tests {
     /// How long the first of the nodes waits, which is empty, once it has asked the others for this long.
     fn wait_with(others: &[Option<(Seen, i64)>], after: Duration) -> Option<Duration> {
         let since = Instant::now() + HOUR;
-        let peers = Peer::all(others.len() + 1, HOUR);
+        let peers = Peer::all(&vec![0; others.len() + 1], HOUR);
         let empty = Seen {
             at: since,
             remembers: false,
