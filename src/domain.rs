@@ -21,9 +21,9 @@ pub use lease::{AnswerRoom, Fence, Holder, Holders, Lease, PageRoom, Timestamp};
 pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{
-    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, Listing, LockState, LockView,
-    Mismatch, NotHeld, NotHolder, PreviousLease, Refused, Released, RenewOptions, Renewal, Renewed,
-    Rollback, RollbackRight, SuspendOptions, Suspended, Waiting,
+    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, HoldLimits, Listing, LockState,
+    LockView, Mismatch, NotHeld, NotHolder, PreviousLease, Refused, Released, RenewOptions,
+    Renewal, Renewed, Rollback, RollbackRight, SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
 pub use rights::{NamePrefix, NamePrefixes, Rights, Rule, Verb, Verbs};

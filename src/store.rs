@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::config::{Config, StoreUrl};
+use crate::config::{Config, QuorumAddress, StoreUrl};
 use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent, LockName,
     LockNames, LockView, NamePrefixes, QueueRequest, Released, RenewOptions, Renewed, Rollback,
@@ -278,6 +278,21 @@ pub struct StoreHealth {
     pub disk: Option<DiskHealth>,
     /// Answers that did not belong to their request; always 0 unless the client library is broken.
     pub response_mismatches: u64,
+    /// The nodes, if a majority of several decides.
+    pub nodes: Vec<NodeHealth>,
+}
+
+/// One node of a quorum.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeHealth {
+    /// Its URL, without credentials.
+    pub address: String,
+    /// Whether it counts towards a majority.
+    pub votes: bool,
+    /// By how much its clock is ahead of this machine's, in milliseconds.
+    pub clock_offset_ms: Option<i64>,
+    /// Operations that the node has missed and will not make up for, because too many were waiting for it.
+    pub dropped_follow_ups: u64,
 }
 
 /// One finding of a health check.
@@ -336,5 +351,31 @@ pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
         StoreUrl::Cluster(address) => Ok(Arc::new(
             redis::RedisStore::open_cluster(address, &config.redis, config.lease.ttl_max).await?,
         )),
+        StoreUrl::Quorum(address) => Ok(Arc::new(open_quorum(address, config).await?)),
     }
+}
+
+/// Opens the nodes of a quorum. As long as a majority can be used, the others are findings.
+async fn open_quorum(
+    address: &QuorumAddress,
+    config: &Config,
+) -> Result<quorum::QuorumStore, StoreError> {
+    let drift = quorum::Drift::REDLOCK;
+    let lease_max = drift.at_nodes(config.lease.ttl_max) + config.lease.lock_delay_max;
+    let opened = redis::RedisStore::open_nodes(&address.nodes, &config.redis, lease_max).await?;
+    let addresses: Vec<_> = address.nodes.iter().map(ToString::to_string).collect();
+    let mut nodes: Vec<Arc<dyn assignment::AssignFences>> = Vec::new();
+    let mut problems = Vec::new();
+    for ((store, problem), address) in opened.into_iter().zip(&addresses) {
+        nodes.push(Arc::new(store));
+        if let Some(problem) = problem {
+            let detail = format!("{address}: {}", problem.detail());
+            tracing::warn!("a node of the quorum has no vote: {detail}");
+            problems.push(StoreError::unavailable(problem.fault(), detail));
+        }
+    }
+    if problems.len() > nodes.len() / 2 {
+        return Err(problems.swap_remove(0));
+    }
+    Ok(quorum::QuorumStore::new(nodes, drift).at(addresses))
 }

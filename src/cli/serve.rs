@@ -104,11 +104,12 @@ async fn serve(
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
     outputs.count_dropped_lines(&metrics);
     let store = store::open(config).await?;
+    let lock_metrics = LockMetrics::new(&metrics).of_nodes(&metrics, &store.health().nodes);
     let service = LockService::new(
         store,
         config.operation_timeout,
         config.waiting.clone(),
-        LockMetrics::new(&metrics),
+        lock_metrics,
         draining.clone(),
     );
     let server_config = fitted(config)?;
@@ -186,6 +187,9 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
         // The same for each primary; more of them than this would be a cluster of the largest size.
         StoreUrl::Cluster(_) => {
             CLUSTER_PRIMARIES * (Workers::threads() + 1) * (config.redis.connections + 1)
+        }
+        StoreUrl::Quorum(ref address) => {
+            address.nodes.len() * (Workers::threads() + 1) * (config.redis.connections + 1)
         }
     };
     let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);

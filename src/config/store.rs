@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::cluster::ClusterAddress;
 use super::error::ConfigError;
 use super::hosts;
+use super::quorum::QuorumAddress;
 use super::secret::Secret;
 use super::sentinel::SentinelAddress;
 use super::settings::{Settings, UpperBound};
@@ -37,6 +38,8 @@ pub enum StoreUrl {
     Sentinel(SentinelAddress),
     /// In a Redis Cluster or Valkey Cluster.
     Cluster(ClusterAddress),
+    /// In several independent Redis or Valkey, a majority of which decides.
+    Quorum(QuorumAddress),
 }
 
 impl StoreUrl {
@@ -47,6 +50,7 @@ impl StoreUrl {
             Self::Redis(address) => address.is_encrypted,
             Self::Sentinel(address) => address.is_encrypted,
             Self::Cluster(address) => address.is_encrypted,
+            Self::Quorum(address) => address.is_encrypted(),
         }
     }
 }
@@ -65,7 +69,7 @@ pub struct RedisAddress {
 }
 
 /// The credentials in a URL.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub(super) username: Option<String>,
     pub(super) password: Option<Secret>,
@@ -78,19 +82,24 @@ impl fmt::Display for StoreUrl {
             Self::File(directory) => write!(formatter, "file:{}", directory.display()),
             Self::Sentinel(address) => write!(formatter, "{address}"),
             Self::Cluster(address) => write!(formatter, "{address}"),
-            Self::Redis(address) => {
-                let RedisAddress {
-                    host,
-                    port,
-                    database,
-                    is_encrypted,
-                } = address;
-                let scheme = if *is_encrypted { "rediss" } else { "redis" };
-                match host.contains(':') {
-                    true => write!(formatter, "{scheme}://[{host}]:{port}/{database}"),
-                    false => write!(formatter, "{scheme}://{host}:{port}/{database}"),
-                }
-            }
+            Self::Quorum(address) => write!(formatter, "{address}"),
+            Self::Redis(address) => write!(formatter, "{address}"),
+        }
+    }
+}
+
+impl fmt::Display for RedisAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            host,
+            port,
+            database,
+            is_encrypted,
+        } = self;
+        let scheme = if *is_encrypted { "rediss" } else { "redis" };
+        match host.contains(':') {
+            true => write!(formatter, "{scheme}://[{host}]:{port}/{database}"),
+            false => write!(formatter, "{scheme}://{host}:{port}/{database}"),
         }
     }
 }
@@ -98,7 +107,7 @@ impl fmt::Display for StoreUrl {
 pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
     const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database], or \
         redis+sentinel://[user:password@]host[:port],…/name[/database] or \
-        redis+cluster://[user:password@]host[:port],…, and rediss for TLS";
+        redis+cluster://[user:password@]host[:port],…, and rediss for TLS, or quorum:URL,URL,URL of several redis";
     let url = completed(url);
     if url.starts_with(['/', '.']) {
         return Err(format!(
@@ -120,9 +129,8 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
             Some(rest) => redis(scheme, rest).map_err(|problem| format!("{problem}; {HOW}")),
             None => Err(format!("two slashes follow {scheme}:; {HOW}")),
         },
-        ("quorum", _) => Err(format!(
-            "a {scheme}: store is planned, but this version does not have it; {HOW}"
-        )),
+        ("quorum", _) => QuorumAddress::parse(rest)
+            .map(|(address, credentials)| (StoreUrl::Quorum(address), credentials)),
         _ => Err(format!("there is no store of this scheme; {HOW}")),
     }
 }
@@ -312,7 +320,9 @@ fn wait_replicas(settings: &Settings, store: &StoreUrl) -> Result<usize, ConfigE
     let replicas = settings.whole(key, REPLICAS_MAX)?;
     let is_redis = match store {
         StoreUrl::Memory | StoreUrl::File(_) => false,
-        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => true,
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) | StoreUrl::Quorum(_) => {
+            true
+        }
     };
     if replicas == 0 || is_redis {
         return Ok(replicas);

@@ -238,6 +238,19 @@ pub struct Renewal {
     pub lease: Lease,
     /// How much of the lease was left when the renewal arrived.
     pub remaining_before: Duration,
+    /// What else applies to the lease.
+    pub limits: HoldLimits,
+}
+
+/// What a claim has asked for besides its TTL, as it still applies; none of what it has not asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldLimits {
+    /// How long the lock is still kept even if it is released.
+    pub min_hold_left: Option<Duration>,
+    /// How long the lease can still be extended.
+    pub max_hold_left: Option<Duration>,
+    /// How long the lock stays closed after the lease has expired or was evicted.
+    pub lock_delay: Option<Duration>,
 }
 
 /// The outcome of a release, for one lock.

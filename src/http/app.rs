@@ -110,6 +110,7 @@ impl HttpSettings {
                 StoreUrl::Memory => "memory",
                 StoreUrl::File(_) => "file",
                 StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => "redis",
+                StoreUrl::Quorum(_) => "quorum",
             },
             build: telemetry::BUILD,
         }

@@ -13,7 +13,7 @@ use metrics::{Counter, Histogram};
 use super::QueueFull;
 use crate::domain::{Acquired, Evicted, NotHolder, Refused, Released, Renewed};
 use crate::limits::{Limit, Refusals};
-use crate::store::{Fault, StoreError};
+use crate::store::{Fault, NodeHealth, StoreError};
 use crate::telemetry::Metrics;
 use acquire::AcquireMetrics;
 pub(super) use acquire::Open;
@@ -122,6 +122,13 @@ impl LockMetrics {
             store: StoreMetrics::new(registry),
             refusals: Refusals::new(registry),
         }
+    }
+
+    /// The same, with the series of the nodes of a quorum.
+    #[must_use]
+    pub fn of_nodes(mut self, registry: &Metrics, nodes: &[NodeHealth]) -> Self {
+        self.store = self.store.of_nodes(registry, nodes);
+        self
     }
 
     /// Counts one acquire sent to the store; a waiting request sends several.

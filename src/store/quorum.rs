@@ -10,6 +10,8 @@
 mod acquire;
 mod attempts;
 mod drift;
+mod follow_ups;
+mod health;
 mod holding;
 mod merge;
 mod nodes;
@@ -28,7 +30,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::assignment::AssignFences;
-use super::{Deadlines, Finding, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
+use super::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use crate::domain::{
     Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
     QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
@@ -46,6 +48,8 @@ pub struct QuorumStore(Core);
 #[derive(Debug)]
 struct Core {
     nodes: Nodes,
+    /// What operators know the nodes by.
+    addresses: Vec<String>,
     drift: Drift,
     attempts: Attempts,
     reports: Arc<Reports>,
@@ -64,11 +68,19 @@ impl QuorumStore {
             store.set_listener(Arc::new(NodeListener { node, reports }));
         }
         Self(Core {
+            addresses: (1..=nodes.len()).map(|it| format!("node {it}")).collect(),
             nodes: Nodes::new(nodes),
             drift,
             attempts: Attempts::default(),
             reports,
         })
+    }
+
+    /// The same, with nodes that operators know by these addresses.
+    #[must_use]
+    pub fn at(mut self, addresses: Vec<String>) -> Self {
+        self.0.addresses = addresses;
+        self
     }
 
     /// How many operations nodes have not completed yet, although a majority has.
@@ -176,98 +188,4 @@ impl LockStore for QuorumStore {
     async fn close(&self) {
         join_all(self.0.nodes.all().iter().map(|node| node.close())).await;
     }
-}
-
-impl Core {
-    fn health(&self) -> StoreHealth {
-        let nodes: Vec<_> = self.nodes.all().iter().map(|node| node.health()).collect();
-        let majority = self.nodes.majority();
-        let votes = |health: &&StoreHealth| {
-            health.up && health.refused.is_none() && health.recovering_for.is_none()
-        };
-        let up = nodes.iter().filter(|health| health.up).count();
-        let voting = nodes.iter().filter(votes).count();
-        let recovering = nodes
-            .iter()
-            .filter(|health| health.refused.is_none() && health.up);
-        let mut waits: Vec<_> = recovering
-            .map(|health| health.recovering_for.unwrap_or_default())
-            .collect();
-        waits.sort_unstable();
-        let first = |of: fn(&StoreHealth) -> Option<&String>| nodes.iter().find_map(of).cloned();
-        StoreHealth {
-            contacted: nodes.iter().filter(|health| health.contacted).count() >= majority,
-            up: up >= majority,
-            trouble: first(|health| health.trouble.as_ref()).filter(|_| up < majority),
-            refused: first(|health| health.refused.as_ref()).filter(|_| {
-                let refused = nodes.iter().filter(|health| health.refused.is_some());
-                nodes.len() - refused.count() < majority
-            }),
-            recovering_for: waits
-                .get(majority - 1)
-                .copied()
-                .filter(|wait| !wait.is_zero()),
-            findings: findings(&nodes, voting, majority),
-            held_locks: merge::reached_by(
-                majority,
-                nodes.iter().filter_map(|health| health.held_locks),
-            ),
-            clock_offset_ms: nodes
-                .iter()
-                .filter_map(|health| health.clock_offset_ms)
-                .max_by_key(|offset| offset.abs()),
-            pool: None,
-            disk: None,
-            response_mismatches: nodes.iter().map(|health| health.response_mismatches).sum(),
-        }
-    }
-}
-
-/// What an operator learns of the nodes: how many vote, and what each finds.
-fn findings(nodes: &[StoreHealth], voting: usize, majority: usize) -> Vec<Finding> {
-    let detail = match voting >= majority {
-        true => format!(
-            "{voting} of {} nodes vote, {majority} are needed",
-            nodes.len()
-        ),
-        false => format!(
-            "only {voting} of {} nodes vote, {majority} are needed: nothing is granted; bring nodes back",
-            nodes.len()
-        ),
-    };
-    let quorum = Finding {
-        topic: "quorum",
-        is_fine: voting == nodes.len(),
-        detail,
-    };
-    let of_nodes = nodes.iter().enumerate().map(|(index, health)| {
-        let problem = health.trouble.clone().or_else(|| health.refused.clone());
-        let recovering = health.recovering_for.map(|wait| {
-            format!(
-                "has no vote for {} s, because it may have forgotten leases",
-                wait.as_secs()
-            )
-        });
-        let problem = problem.or(recovering);
-        let offset = health.clock_offset_ms.unwrap_or_default();
-        let state = problem.clone().unwrap_or_else(|| "votes".to_owned());
-        Finding {
-            topic: "node",
-            is_fine: problem.is_none(),
-            detail: format!(
-                "node {}: {state}; its clock is {offset} ms ahead",
-                index + 1
-            ),
-        }
-    });
-    let of_stores = nodes.iter().enumerate().flat_map(|(index, health)| {
-        health.findings.iter().map(move |finding| Finding {
-            detail: format!("node {}: {}", index + 1, finding.detail),
-            ..finding.clone()
-        })
-    });
-    std::iter::once(quorum)
-        .chain(of_nodes)
-        .chain(of_stores)
-        .collect()
 }

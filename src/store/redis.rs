@@ -8,6 +8,7 @@
 
 mod across;
 mod answers;
+mod assign;
 mod barriers;
 mod cluster;
 mod connector;
@@ -257,6 +258,7 @@ impl LockStore for RedisStore {
             response_mismatches: (self.nodes.iter())
                 .map(|node| node.mismatches.load(Ordering::Relaxed))
                 .sum(),
+            nodes: Vec::new(),
         }
     }
 

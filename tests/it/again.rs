@@ -118,6 +118,16 @@ const NOT_ON_REDIS: [Skipped; 11] = [
     ),
 ];
 
+/// What a majority decides otherwise than one store.
+const ON_A_QUORUM: [&str; 6] = [
+    "api::events",
+    "api::life",
+    "api::several",
+    "api::sharing",
+    "api::streams",
+    "api::waiting",
+];
+
 #[test]
 fn the_interface_is_the_same_on_a_file_store() {
     run_interface("file", &NOT_ON_FILE);
@@ -131,6 +141,11 @@ fn the_interface_is_the_same_on_redis() {
 #[test]
 fn the_interface_is_the_same_on_a_redis_cluster() {
     run(("TEST_STORE", "cluster"), &OF_NODES, &NOT_ON_REDIS);
+}
+
+#[test]
+fn leases_queues_and_streams_are_the_same_on_a_quorum() {
+    run(("TEST_STORE", "quorum"), &ON_A_QUORUM, &NOT_ON_REDIS);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod bounds;
 mod cluster;
 mod keys_file;
+mod quorum;
 mod replicas;
 mod sentinel;
 mod slips;

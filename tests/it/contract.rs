@@ -75,6 +75,9 @@ macro_rules! on_every_store {
         mod file {
             tests!(crate::support::fixture::Fixture::file(), (start_paused = true), $($tests)+);
         }
+        mod quorum_redis {
+            tests!(crate::support::fixture::Fixture::quorum_redis(), (flavor = "current_thread"), $($tests)+);
+        }
         mod quorum {
             tests!(crate::support::fixture::Fixture::quorum(), (start_paused = true), $($tests)+);
         }

@@ -14,6 +14,7 @@ mod network;
 mod outages;
 mod partitions;
 mod pauses;
+mod quorum;
 mod redis_cluster;
 mod refusals;
 mod replaced;

@@ -181,7 +181,7 @@ fn the_parts_of_a_redis_url_are_understood() {
         ("redis://h:port", "port is not a number"),
         ("redis://h/x", "database is not a number"),
         ("redis://h?db=1", "takes no parameters"),
-        ("quorum:redis://a,redis://b", "planned"),
+        ("quorum:redis://a,redis://b", "3, 5, 7 or 9 nodes"),
         ("etcd://h", "no store of this scheme"),
         ("nonsense", "not a URL"),
     ] {

@@ -31,7 +31,7 @@ pub(super) async fn check(config: &Config) -> Vec<Diagnosis> {
             "memory: locks are lost when the server ends, and no other server shares them",
         )],
         StoreUrl::File(directory) => directory_findings(directory, config.memory.locks_max),
-        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => {
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) | StoreUrl::Quorum(_) => {
             redis_findings(config).await
         }
     }
@@ -146,7 +146,11 @@ async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagno
             RedisStore::lock_in_each_partition(&format!("{beginning}/")),
             "a lock in each part of the cluster",
         ),
-        StoreUrl::Memory | StoreUrl::File(_) | StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => {
+        StoreUrl::Memory
+        | StoreUrl::File(_)
+        | StoreUrl::Redis(_)
+        | StoreUrl::Sentinel(_)
+        | StoreUrl::Quorum(_) => {
             let name = LockName::parse(beginning.as_bytes());
             let name = name.expect("a word and a UUID make a name");
             (vec![name], "a lock")

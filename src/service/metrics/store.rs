@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram};
 
 use super::Labelled;
-use crate::store::{Fault, StoreError, StoreHealth};
+use crate::store::{Fault, NodeHealth, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 
 const DURATION: &str = "leasehold_store_operation_duration_seconds";
@@ -36,6 +36,45 @@ pub(in crate::service) struct StoreMetrics {
     disk_full: Gauge,
     commits: Labelled<Counter>,
     mismatches: Counter,
+    nodes: Box<[NodeMetrics]>,
+}
+
+/// The metrics of one node of a quorum.
+struct NodeMetrics {
+    votes: Gauge,
+    clock_offset: Gauge,
+    dropped_follow_ups: Counter,
+}
+
+impl NodeMetrics {
+    fn new(registry: &Metrics, node: &NodeHealth) -> Self {
+        let labels = [("node", node.address.as_str())];
+        Self {
+            votes: registry.gauge(
+                "leasehold_quorum_node_votes",
+                "1 if the node of the quorum counts towards a majority, else 0.",
+                &labels,
+            ),
+            clock_offset: registry.gauge(
+                "leasehold_quorum_node_clock_offset_seconds",
+                "By how much the clock of the node is ahead of this machine's.",
+                &labels,
+            ),
+            dropped_follow_ups: registry.counter(
+                "leasehold_quorum_node_dropped_total",
+                "Operations that the node has missed, dropped because too many were waiting for it.",
+                &labels,
+            ),
+        }
+    }
+
+    fn health(&self, health: &NodeHealth) {
+        self.votes.set(f64::from(u8::from(health.votes)));
+        self.dropped_follow_ups.absolute(health.dropped_follow_ups);
+        if let Some(offset_ms) = health.clock_offset_ms {
+            self.clock_offset.set(offset_ms as f64 / 1_000.0);
+        }
+    }
 }
 
 impl StoreMetrics {
@@ -107,7 +146,15 @@ impl StoreMetrics {
                 "Answers of the store that did not belong to their request; must stay 0.",
                 &[],
             ),
+            nodes: Box::default(),
         }
+    }
+
+    /// Registers the series of the nodes of a quorum.
+    pub(super) fn of_nodes(mut self, registry: &Metrics, nodes: &[NodeHealth]) -> Self {
+        let nodes = nodes.iter().map(|node| NodeMetrics::new(registry, node));
+        self.nodes = nodes.collect();
+        self
     }
 
     pub(in crate::service) fn operation<T>(
@@ -142,6 +189,9 @@ impl StoreMetrics {
             self.connections.set(f64::from(pool.open));
             self.connections_max.set(f64::from(pool.max));
             self.pool_timeouts.absolute(pool.timeouts);
+        }
+        for (metrics, node) in self.nodes.iter().zip(&health.nodes) {
+            metrics.health(node);
         }
         if let Some(disk) = health.disk {
             self.file_bytes.set(disk.file_bytes as f64);

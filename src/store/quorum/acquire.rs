@@ -30,7 +30,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(4);
 const PAUSE_MAX: Duration = Duration::from_millis(160);
 
 /// How a round ended.
-enum End {
+enum RoundEnd {
     Granted(Granted),
     Answered(Acquired),
     /// Nothing has a majority, or the claim has lost what it had. What to answer if it is so in the last round too.
@@ -46,6 +46,7 @@ impl Core {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
+        self.attempts.keep(claim.token, at_nodes.ttl);
         let mut pauses = Backoff::default();
         let mut last = None;
         for _ in 0..ROUNDS_MAX {
@@ -57,9 +58,9 @@ impl Core {
                 now_us: wall_time().unix_us(),
             };
             match self.round(&ask, attempt).await? {
-                End::Granted(granted) => return Ok(Acquired::Granted(granted)),
-                End::Answered(answer) => return Ok(answer),
-                End::Lost(answer) => last = answer,
+                RoundEnd::Granted(granted) => return Ok(Acquired::Granted(granted)),
+                RoundEnd::Answered(answer) => return Ok(answer),
+                RoundEnd::Lost(answer) => last = answer,
             }
             let pause = pauses.next(PAUSE_MIN, PAUSE_MAX);
             if Instant::now() + pause > deadline {
@@ -74,7 +75,7 @@ impl Core {
     }
 
     /// One round. If the claim is not granted, what nodes have granted is rolled back.
-    async fn round(&self, ask: &Ask, attempt: Attempt) -> StoreResult<End> {
+    async fn round(&self, ask: &Ask, attempt: Attempt) -> StoreResult<RoundEnd> {
         let begun = Instant::now();
         let mut round = Round::begin(&self.nodes, ask);
         let mut votes = round.votes().await;
@@ -91,25 +92,26 @@ impl Core {
                 match second.await {
                     Ok(Some(granted)) if is_alive(&granted, begun) => {
                         round.keep(&decided);
-                        return Ok(End::Granted(granted));
+                        return Ok(RoundEnd::Granted(granted));
                     }
                     Ok(Some(_)) => {
                         let detail = "the locks were granted too late, and are released again";
                         Err(StoreError::unavailable(Fault::Timeout, detail))
                     }
-                    Ok(None) => Ok(End::Lost(None)),
+                    Ok(None) => Ok(RoundEnd::Lost(None)),
                     Err(error) => Err(error),
                 }
             }
             // It has the place at as many nodes as it could get it.
-            Verdict::Unplaced(_) => Ok(End::Answered(waiting_at(&votes))),
-            Verdict::Answered(answer) => Ok(End::Answered(answer)),
-            Verdict::Split(answer) => Ok(End::Lost(Some(answer))),
+            Verdict::Unplaced(_) => Ok(RoundEnd::Answered(waiting_at(&votes))),
+            Verdict::Answered(answer) => Ok(RoundEnd::Answered(answer)),
+            Verdict::Split(answer) => Ok(RoundEnd::Lost(Some(answer))),
             Verdict::Failed(error) => Err(error),
         };
         round.roll_back(place);
         if may_hold_somewhere(&votes) {
-            self.attempts.rename(ask.claim.token, attempt);
+            self.attempts
+                .rename(ask.claim.token, attempt, ask.claim.ttl);
         }
         end
     }
@@ -146,7 +148,7 @@ impl Core {
     }
 }
 
-/// Whether the holder has something of its leases. Counted from before the nodes were asked, and checked after their last
+/// Whether the holder has something of its leases. ReportCounts from before the nodes were asked, and checked after their last
 /// answer, since any of them may have taken longer than the lease.
 fn is_alive(granted: &Granted, begun: Instant) -> bool {
     let elapsed = begun.elapsed();

@@ -5,15 +5,15 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::{Attempt, Token};
+use crate::domain::{Attempt, Token, Ttl};
+use crate::store::TOMBSTONE_TTL;
 
-/// How long an attempt is remembered after the last operation of its claim. A lease that nobody renews for so long has
-/// ended.
-const KEPT: Duration = Duration::from_secs(2 * 3_600);
+/// How many claims are remembered. For any other, an attempt keeps its name, which nodes refuse if they have rolled it
+/// back.
+const CLAIMS_MAX: usize = 100_000;
 
 /// The most rounds of an attempt that are remembered.
 const NAMES_MAX: usize = 32;
@@ -24,7 +24,8 @@ pub(super) struct Attempts(Mutex<HashMap<Token, Renamed>>);
 
 #[derive(Debug)]
 struct Renamed {
-    last_used: Instant,
+    /// As long as a lease may last, or a node remembers that it has rolled back an attempt.
+    kept_until: Instant,
     names: HashMap<Attempt, Vec<Attempt>>,
 }
 
@@ -43,13 +44,16 @@ impl Attempts {
     }
 
     /// Gives the attempt another name at the nodes, because they refuse the last one from now on.
-    pub(super) fn rename(&self, token: Token, attempt: Attempt) {
+    pub(super) fn rename(&self, token: Token, attempt: Attempt, ttl: Ttl) {
         let mut renamed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if renamed.len() >= CLAIMS_MAX && !renamed.contains_key(&token) {
+            return;
+        }
         let of_claim = renamed.entry(token).or_insert_with(|| Renamed {
-            last_used: Instant::now(),
+            kept_until: Instant::now(),
             names: HashMap::new(),
         });
-        of_claim.last_used = Instant::now();
+        of_claim.keep(ttl);
         let names = of_claim
             .names
             .entry(attempt)
@@ -60,17 +64,23 @@ impl Attempts {
         names.push(Attempt::random());
     }
 
-    /// Notes that the claim goes on.
-    pub(super) fn keep(&self, token: Token) {
+    /// Notes that the claim goes on, with a lease of this length.
+    pub(super) fn keep(&self, token: Token, ttl: Ttl) {
         let mut renamed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(of_claim) = renamed.get_mut(&token) {
-            of_claim.last_used = Instant::now();
+            of_claim.keep(ttl);
         }
     }
 
     /// Forgets what is not needed any more.
     pub(super) fn forget_old(&self) {
         let mut renamed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        renamed.retain(|_, of_claim| of_claim.last_used.elapsed() < KEPT);
+        renamed.retain(|_, of_claim| of_claim.kept_until > Instant::now());
+    }
+}
+
+impl Renamed {
+    fn keep(&mut self, ttl: Ttl) {
+        self.kept_until = Instant::now() + ttl.get() + TOMBSTONE_TTL;
     }
 }

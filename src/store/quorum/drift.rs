@@ -37,6 +37,12 @@ impl Drift {
         whole_millis(ttl * self.thousandths / 1_000) + self.resolution
     }
 
+    /// How long a node keeps a lease whose holder is told that it lasts this long.
+    #[must_use]
+    pub fn at_nodes(self, lasts: Duration) -> Duration {
+        lasts + self.of(lasts)
+    }
+
     /// How long a node keeps a lease with this TTL.
     pub(super) fn kept_at_nodes(self, ttl: Ttl) -> Ttl {
         Ttl::from_store(ttl.get() + self.of(ttl.get()))

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::merge;
-use super::nodes::{ByNode, Effect, Operation, Tries};
+use super::nodes::{ByNode, Effect, NodeOperation, Tries};
 use crate::domain::{
     Attempt, Claim, Fence, HoldCount, Lease, LockNames, Released, Rollback, SuspendOptions,
     Suspended, Token,
@@ -25,7 +25,7 @@ impl Core {
         deadline: Instant,
     ) -> StoreResult<Suspended> {
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
-        let operation: Operation<Suspended> = Arc::new(move |node, deadline| {
+        let operation: NodeOperation<Suspended> = Arc::new(move |node, deadline| {
             let claim = Arc::clone(&at_nodes);
             Box::pin(async move { node.suspend(&claim, options, deadline).await })
         });
@@ -53,7 +53,7 @@ impl Core {
         let attempts = self.attempts.all_at_nodes(claim.token, attempt);
         let tries = Tries::UntilConfirmed(claim.ttl.get());
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
-        let operation: Operation<()> = Arc::new(move |node, deadline| {
+        let operation: NodeOperation<()> = Arc::new(move |node, deadline| {
             let (claim, attempts) = (Arc::clone(&at_nodes), attempts.clone());
             Box::pin(async move {
                 for attempt in attempts {
@@ -83,7 +83,7 @@ impl Core {
             Some(_) => Tries::Once,
         };
         let locks = names.clone();
-        let operation: Operation<Vec<Released>> = Arc::new(move |node, deadline| {
+        let operation: NodeOperation<Vec<Released>> = Arc::new(move |node, deadline| {
             let locks = locks.clone();
             Box::pin(async move { node.release(&locks, token, hold_count, deadline).await })
         });

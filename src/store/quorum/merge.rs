@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::drift::Drift;
 use crate::domain::{
-    Conflict, ConflictKind, Fence, HeadWaiter, Holder, Holders, Lease, LockName, LockState,
-    LockView, NotHolder, Position, PreviousLease, Queue,
+    Conflict, ConflictKind, Fence, HeadWaiter, HoldLimits, Holder, Holders, Lease, LockName,
+    LockState, LockView, NotHolder, Position, PreviousLease, Queue,
 };
 
 /// The largest value that at least `needed` of these reach; the smallest of fewer.
@@ -37,6 +37,19 @@ pub(super) fn lease(
     let mut lease = drift.lease_of_holder(at_nodes.pop()?);
     lease.holder.fence = decided;
     Some(lease)
+}
+
+/// The limits of a lease, of which a node may lack some that are over.
+pub(super) fn limits(reports: impl Iterator<Item = HoldLimits>) -> HoldLimits {
+    let strictest = |one: HoldLimits, other: HoldLimits| HoldLimits {
+        min_hold_left: one.min_hold_left.max(other.min_hold_left),
+        max_hold_left: match (one.max_hold_left, other.max_hold_left) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        },
+        lock_delay: one.lock_delay.max(other.lock_delay),
+    };
+    reports.reduce(strictest).unwrap_or_default()
 }
 
 /// The previous leases that a majority reports.

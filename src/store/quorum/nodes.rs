@@ -8,7 +8,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::turns::{Turn, Turns};
+use super::follow_ups::FollowUps;
+use super::turns::{NodeTurn, NodeTurns};
 use crate::backoff::{Backoff, jittered};
 use crate::domain::Token;
 use crate::store::assignment::AssignFences;
@@ -26,17 +27,26 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const TRY_MAX: Duration = Duration::from_secs(2);
 
 /// One node.
-pub(super) type Node = Arc<dyn AssignFences>;
+pub(super) type NodeStore = Arc<dyn AssignFences>;
 
 /// An operation at one node, with its deadline.
-pub(super) type Operation<T> =
-    Arc<dyn Fn(Node, Instant) -> BoxFuture<'static, StoreResult<T>> + Send + Sync>;
+pub(super) type NodeOperation<T> =
+    Arc<dyn Fn(NodeStore, Instant) -> BoxFuture<'static, StoreResult<T>> + Send + Sync>;
 
 /// All nodes.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    nodes: Vec<Node>,
-    turns: Turns,
+    nodes: Vec<NodeStore>,
+    follow_ups: Vec<FollowUps>,
+    turns: NodeTurns,
+}
+
+/// One node, with the turn of an operation there.
+pub(super) struct NodeInTurn {
+    pub(super) index: usize,
+    pub(super) store: NodeStore,
+    pub(super) turn: NodeTurn,
+    pub(super) follow_ups: FollowUps,
 }
 
 /// How an operation on a claim is carried out at a node.
@@ -49,18 +59,21 @@ pub(super) enum Tries {
 }
 
 /// The answers of the nodes to one operation.
-pub(super) struct Answers<T> {
+pub(super) struct NodeAnswers<T> {
     receiver: mpsc::UnboundedReceiver<(usize, StoreResult<T>)>,
     by_node: Vec<Option<StoreResult<T>>>,
 }
 
 impl Nodes {
-    pub(super) fn new(nodes: Vec<Node>) -> Self {
-        let turns = Turns::default();
-        Self { nodes, turns }
+    pub(super) fn new(nodes: Vec<NodeStore>) -> Self {
+        Self {
+            follow_ups: nodes.iter().map(|_| FollowUps::default()).collect(),
+            nodes,
+            turns: NodeTurns::default(),
+        }
     }
 
-    pub(super) fn all(&self) -> &[Node] {
+    pub(super) fn all(&self) -> &[NodeStore] {
         &self.nodes
     }
 
@@ -75,19 +88,29 @@ impl Nodes {
     }
 
     /// The nodes with the turns of an operation on a claim.
-    pub(super) fn in_turn(&self, token: Token) -> impl Iterator<Item = (usize, Node, Turn)> {
+    pub(super) fn in_turn(&self, token: Token) -> impl Iterator<Item = NodeInTurn> {
         let turns = self.turns.next(self.nodes.len(), token);
-        let nodes = self.nodes.iter().cloned().zip(turns).enumerate();
-        nodes.map(|(index, (node, turn))| (index, node, turn))
+        let nodes = self.nodes.iter().zip(&self.follow_ups).zip(turns);
+        (nodes.enumerate()).map(|(index, ((store, follow_ups), turn))| NodeInTurn {
+            index,
+            store: Arc::clone(store),
+            turn,
+            follow_ups: follow_ups.clone(),
+        })
+    }
+
+    /// For each node, how many operations were dropped that were to follow.
+    pub(super) fn dropped(&self) -> impl Iterator<Item = u64> {
+        self.follow_ups.iter().map(FollowUps::dropped)
     }
 
     /// Puts an operation that concerns no claim to all nodes.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         deadline: Instant,
-        operation: &Operation<T>,
-    ) -> Answers<T> {
-        let (sender, answers) = Answers::of(self.nodes.len());
+        operation: &NodeOperation<T>,
+    ) -> NodeAnswers<T> {
+        let (sender, answers) = NodeAnswers::of(self.nodes.len());
         for (index, node) in self.nodes.iter().cloned().enumerate() {
             let (sender, operation) = (sender.clone(), Arc::clone(operation));
             tokio::spawn(async move {
@@ -108,24 +131,27 @@ impl Nodes {
         token: Token,
         tries: Tries,
         deadline: Instant,
-        operation: &Operation<T>,
-    ) -> Answers<T> {
-        let (sender, answers) = Answers::of(self.nodes.len());
-        for (index, node, mut turn) in self.in_turn(token) {
+        operation: &NodeOperation<T>,
+    ) -> NodeAnswers<T> {
+        let (sender, answers) = NodeAnswers::of(self.nodes.len());
+        for mut node in self.in_turn(token) {
             let (sender, operation) = (sender.clone(), Arc::clone(operation));
             tokio::spawn(async move {
                 let in_turn = async {
-                    turn.begins().await;
-                    operation(Arc::clone(&node), deadline).await
+                    node.turn.begins().await;
+                    operation(Arc::clone(&node.store), deadline).await
                 };
                 let answer = answered_by(deadline, in_turn).await;
                 let is_confirmed = answer.is_ok();
                 // The operation may have been decided without this node.
-                let _ = sender.send((index, answer));
-                turn.begins().await;
-                if let (false, Tries::UntilConfirmed(until)) = (is_confirmed, tries) {
+                let _ = sender.send((node.index, answer));
+                let Tries::UntilConfirmed(until) = tries else {
+                    return;
+                };
+                if !is_confirmed && let Some(_follow_up) = node.follow_ups.begin() {
+                    node.turn.begins().await;
                     confirm(deadline + until, |try_until| {
-                        operation(Arc::clone(&node), try_until)
+                        operation(Arc::clone(&node.store), try_until)
                     })
                     .await;
                 }
@@ -135,7 +161,7 @@ impl Nodes {
     }
 }
 
-impl<T> Answers<T> {
+impl<T> NodeAnswers<T> {
     fn of(nodes: usize) -> (mpsc::UnboundedSender<(usize, StoreResult<T>)>, Self) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (sender, Self::from(receiver, nodes))

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Core;
 use super::drift::Drift;
 use super::merge;
-use super::nodes::{ByNode, Effect, Operation};
+use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::domain::{Evicted, Listing, LockName, LockState, LockView, PageRoom, Queue};
 use crate::store::{Deadlines, ListQuery, StoreResult};
 
@@ -19,7 +19,7 @@ impl Core {
         deadline: Instant,
     ) -> StoreResult<LockView> {
         let lock = name.clone();
-        let operation: Operation<LockView> = Arc::new(move |node, deadline| {
+        let operation: NodeOperation<LockView> = Arc::new(move |node, deadline| {
             let lock = lock.clone();
             Box::pin(async move { node.inspect(&lock, deadline).await })
         });
@@ -50,7 +50,7 @@ impl Core {
             snapshot: None,
             ..query.clone()
         };
-        let operation: Operation<Listing> = Arc::new(move |node, _| {
+        let operation: NodeOperation<Listing> = Arc::new(move |node, _| {
             let query = of_node.clone();
             Box::pin(async move { node.list(&query, deadlines).await })
         });
@@ -68,7 +68,7 @@ impl Core {
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
         let (lock, reason) = (name.clone(), reason.to_owned());
-        let operation: Operation<Evicted> = Arc::new(move |node, _| {
+        let operation: NodeOperation<Evicted> = Arc::new(move |node, _| {
             let (lock, reason) = (lock.clone(), reason.clone());
             Box::pin(async move { node.evict(&lock, &reason, deadlines).await })
         });

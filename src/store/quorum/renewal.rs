@@ -9,9 +9,10 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::drift::Drift;
+use super::follow_ups::FollowUps;
 use super::merge;
-use super::nodes::{Answers, ByNode, Effect, Node, answered_by};
-use super::turns::Turn;
+use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
+use super::turns::NodeTurn;
 use crate::domain::{
     Acquired, Attempt, Claim, Fence, LockNames, NotHeld, RenewOptions, Renewal, Renewed, Token,
 };
@@ -29,9 +30,10 @@ struct Decided {
 }
 
 /// The part of one node in a renewal.
-struct Part {
-    node: Node,
-    turn: Turn,
+struct RenewalPart {
+    node: NodeStore,
+    turn: NodeTurn,
+    follow_ups: FollowUps,
     names: LockNames,
     token: Token,
     /// As the nodes get them.
@@ -49,7 +51,6 @@ impl Core {
         change: RenewOptions,
         deadline: Instant,
     ) -> StoreResult<Renewed> {
-        self.attempts.keep(token);
         let options = RenewOptions {
             ttl: change.ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
             ..change
@@ -57,10 +58,12 @@ impl Core {
         let begun = Instant::now();
         let (decision, decided) = watch::channel(None);
         let (sender, receiver) = mpsc::unbounded_channel();
-        for (index, node, turn) in self.nodes.in_turn(token) {
-            let part = Part {
-                node,
-                turn,
+        for at_node in self.nodes.in_turn(token) {
+            let index = at_node.index;
+            let part = RenewalPart {
+                node: at_node.store,
+                turn: at_node.turn,
+                follow_ups: at_node.follow_ups,
                 names: names.clone(),
                 token,
                 options,
@@ -71,7 +74,7 @@ impl Core {
             // The renewal may have been decided without this node.
             tokio::spawn(part.run(move |answer| drop(sender.send((index, answer)))));
         }
-        let answers = Answers::from(receiver, self.nodes.all().len());
+        let answers = NodeAnswers::from(receiver, self.nodes.all().len());
         let votes = answers.until(deadline, is_decided).await;
         let extended: Vec<_> = votes.answered().filter_map(extended).collect();
         if extended.len() < self.nodes.majority() {
@@ -84,12 +87,14 @@ impl Core {
             let detail = "the leases were extended too late";
             return Err(StoreError::unknown(Fault::Timeout, detail));
         }
+        if let Some(renewal) = renewals.first() {
+            self.attempts.keep(token, renewal.lease.ttl);
+        }
         decision.send_replace(self.decided(names, token, &renewals));
         Ok(Renewed::Extended(renewals))
     }
 
-    /// What nodes need to take part again. The ends of `min_hold` and `max_hold` are not among it: those that a majority
-    /// keeps apply.
+    /// What nodes need to take part again.
     fn decided(
         &self,
         names: &LockNames,
@@ -107,14 +112,21 @@ impl Core {
             ..Claim::plain(names.clone(), token, lease.ttl)
         };
         let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
+        // The nodes have reported their own times, which have the allowance.
+        let limits = renewals.first()?.limits;
         Some(Arc::new(Decided {
-            claim: self.drift.claim_at_nodes(&claim),
+            claim: Claim {
+                min_hold: limits.min_hold_left,
+                max_hold: limits.max_hold_left,
+                lock_delay: limits.lock_delay,
+                ..self.drift.claim_at_nodes(&claim)
+            },
             fences: fences.collect(),
         }))
     }
 }
 
-impl Part {
+impl RenewalPart {
     async fn run(mut self, vote: impl FnOnce(StoreResult<Renewed>) + Send) {
         let in_turn = async {
             self.turn.begins().await;
@@ -125,7 +137,13 @@ impl Part {
         };
         let answer = answered_by(self.deadline, in_turn).await;
         vote(answer.clone());
-        self.turn.begins().await;
+        if answer.is_err() {
+            // The next renewal tries again.
+            return;
+        }
+        let Some(_follow_up) = self.follow_ups.begin() else {
+            return;
+        };
         let decided = self.decision.wait_for(Option::is_some).await;
         let Some(decided) = decided.ok().and_then(|decided| decided.clone()) else {
             return;
@@ -139,7 +157,7 @@ impl Part {
 
 /// Brings a node to what was decided.
 async fn restore(
-    node: &Node,
+    node: &NodeStore,
     answer: &StoreResult<Renewed>,
     decided: &Decided,
     deadline: Instant,
@@ -248,6 +266,7 @@ fn renewals(
         Some(Renewal {
             lease,
             remaining_before,
+            limits: merge::limits(of_lock().map(|renewal| renewal.limits)),
         })
     });
     merged.collect()

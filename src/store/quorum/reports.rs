@@ -19,12 +19,12 @@ pub(super) struct Reports {
     nodes: usize,
     drift: Drift,
     listener: OnceLock<Arc<dyn Listener>>,
-    counted: Mutex<Counted>,
+    counted: Mutex<ReportCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counted {
-    reports: HashMap<Subject, Report>,
+struct ReportCounts {
+    reports: HashMap<Subject, ReportCount>,
     /// When to forget which, in this order.
     ages: VecDeque<(Instant, Subject)>,
     /// When each node last lost events.
@@ -44,7 +44,7 @@ enum Subject {
 }
 
 #[derive(Debug)]
-struct Report {
+struct ReportCount {
     /// How often each node has reported it.
     by_node: Vec<u64>,
     /// How often it was passed on.
@@ -81,7 +81,7 @@ impl Reports {
         counted.forget_old(now);
         let nodes = self.nodes;
         let report = counted.reports.entry(subject.clone());
-        let report = report.or_insert_with(|| Report {
+        let report = report.or_insert_with(|| ReportCount {
             by_node: vec![0; nodes],
             passed_on: 0,
             last: now,
@@ -102,7 +102,7 @@ impl Reports {
     }
 }
 
-impl Counted {
+impl ReportCounts {
     fn forget_old(&mut self, now: Instant) {
         while let Some((since, _)) = self.ages.front()
             && now.duration_since(*since) > COUNTED
@@ -120,7 +120,7 @@ impl Counted {
     }
 }
 
-impl Report {
+impl ReportCount {
     /// Counts a report of a node. Returns whether a majority has reported the subject once more.
     fn count(&mut self, node: usize) -> bool {
         self.by_node[node] += 1;

@@ -20,8 +20,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
-use super::nodes::{Answers, ByNode, Node, Nodes, answered_by, confirm};
-use super::turns::Turn;
+use super::follow_ups::FollowUps;
+use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
+use super::turns::NodeTurn;
 use super::verdict::{self, fences};
 use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
 use crate::store::assignment::{Assigned, FenceChange, PermitUse};
@@ -88,17 +89,18 @@ pub(super) struct Recorded {
 /// A round in progress. Dropped, it is rolled back.
 pub(super) struct Round {
     decision: watch::Sender<Decision>,
-    votes: Option<Answers<Acquired>>,
-    votes_at_place: Option<Answers<Acquired>>,
-    recorded: Option<Answers<Option<Recorded>>>,
+    votes: Option<NodeAnswers<Acquired>>,
+    votes_at_place: Option<NodeAnswers<Acquired>>,
+    recorded: Option<NodeAnswers<Option<Recorded>>>,
     nodes: usize,
     deadline: Instant,
 }
 
 /// The part of one node.
-struct Part {
-    node: Node,
-    turn: Turn,
+struct RoundPart {
+    node: NodeStore,
+    turn: NodeTurn,
+    follow_ups: FollowUps,
     ask: Ask,
     decision: watch::Receiver<Decision>,
 }
@@ -120,10 +122,12 @@ impl Round {
         let (vote, votes) = mpsc::unbounded_channel();
         let (vote_again, votes_at_place) = mpsc::unbounded_channel();
         let (record, recorded) = mpsc::unbounded_channel();
-        for (index, node, turn) in nodes.in_turn(ask.claim.token) {
-            let part = Part {
-                node,
-                turn,
+        for at_node in nodes.in_turn(ask.claim.token) {
+            let index = at_node.index;
+            let part = RoundPart {
+                node: at_node.store,
+                turn: at_node.turn,
+                follow_ups: at_node.follow_ups,
                 ask: ask.clone(),
                 decision: decided.clone(),
             };
@@ -137,9 +141,9 @@ impl Round {
         let nodes = nodes.all().len();
         Self {
             decision,
-            votes: Some(Answers::from(votes, nodes)),
-            votes_at_place: Some(Answers::from(votes_at_place, nodes)),
-            recorded: Some(Answers::from(recorded, nodes)),
+            votes: Some(NodeAnswers::from(votes, nodes)),
+            votes_at_place: Some(NodeAnswers::from(votes_at_place, nodes)),
+            recorded: Some(NodeAnswers::from(recorded, nodes)),
             nodes,
             deadline: ask.deadline,
         }
@@ -185,7 +189,7 @@ impl Round {
     }
 }
 
-impl Part {
+impl RoundPart {
     /// Takes part in the round at one node, from the request to the end that was decided.
     async fn run(
         mut self,
@@ -196,6 +200,11 @@ impl Part {
         let mut answer = self.acquire().await;
         let mut may_hold = may_hold(&answer);
         vote(answer.clone());
+        // The majority does not wait for a node that has not answered.
+        let follow_up = answer.is_err().then(|| self.follow_ups.begin());
+        if let Some(None) = follow_up {
+            return;
+        }
         self.turn.begins().await;
         let mut decision = self.decided(0).await;
         if let Decision::Place(sequence) = decision {
@@ -221,7 +230,11 @@ impl Part {
             decision = self.decided(2).await;
         }
         match decision {
-            Decision::Keep(decided) if !is_recorded => self.catch_up(proposed, &decided).await,
+            Decision::Keep(decided) if !is_recorded => {
+                if let Some(_follow_up) = self.follow_ups.begin() {
+                    self.catch_up(proposed, &decided).await;
+                }
+            }
             Decision::Keep(_) => {}
             Decision::RollBack(place) => self.end(may_hold, &answer, place).await,
             Decision::Open | Decision::Place(_) | Decision::Assign(_) => {
@@ -233,7 +246,10 @@ impl Part {
     /// Ends the part of a node in a round that has granted nothing.
     async fn end(&mut self, may_hold: bool, answer: &StoreResult<Acquired>, place: Option<u64>) {
         if may_hold {
-            return self.roll_back().await;
+            if let Some(_follow_up) = self.follow_ups.begin() {
+                self.roll_back().await;
+            }
+            return;
         }
         // A node that was late still has the claim at a place of its own.
         let (Ok(Acquired::Waiting(waiting)), Some(place)) = (answer, place) else {

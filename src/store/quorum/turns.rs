@@ -1,4 +1,4 @@
-//! Turns: the operations on one claim reach each node in the order in which they began, one after the other.
+//! NodeTurns: the operations on one claim reach each node in the order in which they began, one after the other.
 //!
 //! A node that is slow carries out an operation long after the others have decided it. Its part in the next operation must
 //! not begin before: a release that overtook the grant would leave a lease that nobody releases, and an attempt that came
@@ -13,46 +13,53 @@ use crate::domain::Token;
 
 /// The operations in progress at all nodes.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Arc<Mutex<Queues>>);
+pub(super) struct NodeTurns(Arc<Mutex<Queues>>);
 
 #[derive(Debug, Default)]
 struct Queues {
-    /// What follows the last operation on each claim, by node.
-    last: HashMap<(usize, Token), (u64, oneshot::Receiver<()>)>,
+    /// The last operation on each claim, by node.
+    last: HashMap<(usize, Token), Predecessor>,
     next_number: u64,
 }
 
-/// The turn of one operation at one node. It ends when this is dropped, which must not be before it [begins](Self::begins):
-/// the next one would overtake those before.
+/// An operation that another one follows.
 #[derive(Debug)]
-pub(super) struct Turn {
-    of: (usize, Token),
+struct Predecessor {
     number: u64,
-    before: Option<oneshot::Receiver<()>>,
-    queues: Arc<Mutex<Queues>>,
-    /// Dropped with the turn, which is what the next one waits for.
-    _ends: oneshot::Sender<()>,
+    /// Closed when its turn ends. A turn that was given up sends what it waited for.
+    ended: oneshot::Receiver<Box<Predecessor>>,
 }
 
-impl Turns {
+/// The turn of one operation at one node. It ends when this is dropped. If it has not [begun](Self::begins) by then, the
+/// next one waits for those before.
+#[derive(Debug)]
+pub(super) struct NodeTurn {
+    of: (usize, Token),
+    number: u64,
+    before: Option<Predecessor>,
+    queues: Arc<Mutex<Queues>>,
+    ends: Option<oneshot::Sender<Box<Predecessor>>>,
+}
+
+impl NodeTurns {
     /// The next turn at each of `nodes` nodes. No other operation comes between, so all nodes have the same order.
-    pub(super) fn next(&self, nodes: usize, token: Token) -> Vec<Turn> {
+    pub(super) fn next(&self, nodes: usize, token: Token) -> Vec<NodeTurn> {
         let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let turns = (0..nodes).map(|node| self.enqueue(&mut queues, (node, token)));
         turns.collect()
     }
 
-    fn enqueue(&self, queues: &mut Queues, of: (usize, Token)) -> Turn {
+    fn enqueue(&self, queues: &mut Queues, of: (usize, Token)) -> NodeTurn {
         let (ends, ended) = oneshot::channel();
         let number = queues.next_number;
         queues.next_number += 1;
-        let before = queues.last.insert(of, (number, ended));
-        Turn {
+        let before = queues.last.insert(of, Predecessor { number, ended });
+        NodeTurn {
             of,
             number,
-            before: before.map(|(_, ended)| ended),
+            before,
             queues: Arc::clone(&self.0),
-            _ends: ends,
+            ends: Some(ends),
         }
     }
 
@@ -63,27 +70,33 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl NodeTurn {
     /// Waits until the operation before has ended at this node.
     ///
     /// # Cancel safety
     /// The turn waits on.
     pub(super) async fn begins(&mut self) {
-        if let Some(before) = &mut self.before {
-            // Nothing is ever sent: the sender is dropped.
-            let _ = before.await;
+        while let Some(before) = &mut self.before {
+            let given_up = (&mut before.ended).await.ok();
+            self.before = given_up.map(|before| *before);
         }
-        self.before = None;
     }
 }
 
-impl Drop for Turn {
+impl Drop for NodeTurn {
     fn drop(&mut self) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((number, _)) = queues.last.get(&self.of)
-            && *number == self.number
-        {
-            queues.last.remove(&self.of);
+        let is_last = (queues.last.get(&self.of)).is_some_and(|last| last.number == self.number);
+        match (self.before.take(), self.ends.take()) {
+            (Some(before), _) if is_last => {
+                queues.last.insert(self.of, before);
+            }
+            // The next turn may be over too.
+            (Some(before), Some(ends)) => drop(ends.send(Box::new(before))),
+            _ if is_last => {
+                queues.last.remove(&self.of);
+            }
+            _ => {}
         }
     }
 }

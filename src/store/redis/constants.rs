@@ -114,6 +114,8 @@ numbers! { CODES:
     /// The claim does not hold the lock.
     NOT_HELD = 0;
     EXTENDED = 1;
+    /// The leases have the tokens that the quorum has decided.
+    ASSIGNED = 1;
     FREED = 1;
     STEPPED_BACK = 2;
     LEFT_QUEUE = 3;

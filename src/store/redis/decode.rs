@@ -9,10 +9,11 @@ use super::operations::Asked;
 use super::record::Packed;
 use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
-    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, Holder, Lease, LockName,
-    LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused, Released,
-    Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
+    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldLimits, Holder, Lease,
+    LockName, LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused,
+    Released, Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
 };
+use crate::store::assignment::{Assigned, PermitUse};
 
 /// How long locks that were held before stay taken or closed at most, without further operations.
 pub(super) type ClosedFor = Duration;
@@ -103,6 +104,34 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
     Ok(AcquireReply::Answer(acquired, closed_for))
 }
 
+pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {
+    if reply.number()? == lua::NOT_HELD {
+        return Ok(Assigned::NotHeld);
+    }
+    let mut of_locks = Vec::new();
+    while !reply.is_read() {
+        let mut users = reply.list()?;
+        let mut of_lock = Vec::new();
+        while !users.is_read() {
+            of_lock.push(PermitUse {
+                user: users.bytes()?.try_into().map_err(|_| Malformed)?,
+                permits: u32::try_from(users.number()?).map_err(|_| Malformed)?,
+            });
+        }
+        of_locks.push(of_lock);
+    }
+    Ok(Assigned::Held(of_locks))
+}
+
+fn limits(mut reply: Reply) -> Result<HoldLimits, Malformed> {
+    let mut millis = || Ok(reply.optional()?.map(Duration::from_millis));
+    Ok(HoldLimits {
+        min_hold_left: millis()?,
+        max_hold_left: millis()?,
+        lock_delay: millis()?,
+    })
+}
+
 pub(super) fn renewed(
     mut reply: Reply,
     names: &LockNames,
@@ -113,6 +142,8 @@ pub(super) fn renewed(
         let renewed = Renewed::Extended(vec![Renewal {
             lease,
             remaining_before,
+            // A lease with options is not packed.
+            limits: HoldLimits::default(),
         }]);
         return Ok(InTime::Done((renewed, None)));
     }
@@ -123,10 +154,12 @@ pub(super) fn renewed(
             let renewals = names.iter().map(|_| {
                 let remaining_before = reply.millis()?;
                 closed_for = closed_for.max(Some(reply.millis()?));
+                let limits = limits(reply.list()?)?;
                 let lease = lease(reply.list()?, now_ms)?;
                 Ok(Renewal {
                     lease,
                     remaining_before,
+                    limits,
                 })
             });
             Renewed::Extended(renewals.collect::<Result<_, _>>()?)

@@ -13,6 +13,7 @@ use crate::domain::{
     Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest, RenewOptions, Rollback,
     RollbackRight, SuspendOptions, Token,
 };
+use crate::store::assignment::FenceChange;
 
 /// What the script may do for a claim without a conflict.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -225,6 +226,30 @@ impl Node {
             .arg(rollback as u8)
             .arg(self.messages.channel());
         add_claims(&mut command, digests);
+        command
+    }
+
+    pub(super) fn assign_command(
+        &self,
+        request: ScriptRequest,
+        claim: &Claim,
+        digests: &[ClaimDigest],
+        changes: &[FenceChange],
+    ) -> Cmd {
+        let mut command = request.evalsha(2 * digests.len());
+        for name in claim.names.iter() {
+            command.arg(self.keys.lock(name));
+            command.arg(self.keys.fence(name.bucket()));
+        }
+        let has_limit = matches!(claim.mode, Mode::Shared(share) if share.limit().is_some());
+        command
+            .arg(&request.id.to_be_bytes())
+            .arg(self.messages.channel())
+            .arg(u8::from(has_limit));
+        for (digest, change) in digests.iter().zip(changes) {
+            command.arg(record::claim(digest));
+            command.arg(change.proposed.get()).arg(change.decided.get());
+        }
         command
     }
 

@@ -2,6 +2,7 @@
 
 use redis::RedisError;
 
+use super::recovery::peers;
 use super::redirection::{self, Redirection};
 use crate::store::{Fault, StoreError};
 
@@ -165,8 +166,12 @@ impl Failure {
 
     /// The problem in words, for operators who may not see Redis' own text: that names users and addresses.
     pub(super) fn explanation(&self) -> String {
-        let mentions = |text| self.detail.contains(text);
+        let mentions = |text: &str| self.detail.contains(text);
         if let Some(reason) = self.reason {
+            return reason.to_owned();
+        }
+        let of_quorum = [peers::EMPTY, peers::SAME];
+        if let Some(reason) = of_quorum.into_iter().find(|it| mentions(it)) {
             return reason.to_owned();
         }
         let why = match self.fault {

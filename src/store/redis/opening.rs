@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster::Cluster;
@@ -15,10 +16,10 @@ use super::node::Node;
 use super::pool::Pool;
 use super::probe;
 use super::pubsub::PubSub;
-use super::recovery::{FleetState, Recovery};
+use super::recovery::{FleetState, Peer, Recovery};
 use super::replication::Replication;
 use super::{RedisStore, partitions, switches};
-use crate::config::{ClusterAddress, RedisAddress, RedisConfig, SentinelAddress};
+use crate::config::{ClusterAddress, QuorumNode, RedisAddress, RedisConfig, SentinelAddress};
 use crate::domain::Attempt;
 use crate::store::StoreError;
 use crate::store::pace::Pace;
@@ -35,7 +36,7 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let connector = Connector::to(address, config).map_err(unusable)?;
-        let builder = NodeBuilder::new(address.database, 1, config, lease_max);
+        let mut builder = NodeBuilder::new(address.database, 1, config, lease_max);
         Self::over(
             builder.node(0, RedisKeys::default(), connector),
             None,
@@ -54,7 +55,7 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let connector = Connector::by(address, config).map_err(unusable)?;
-        let builder = NodeBuilder::new(address.database, 1, config, lease_max);
+        let mut builder = NodeBuilder::new(address.database, 1, config, lease_max);
         Self::over(
             builder.node(0, RedisKeys::default(), connector),
             None,
@@ -73,7 +74,7 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let (cluster, connectors) = Connector::within(address, config).map_err(unusable)?;
-        let builder = NodeBuilder::new(0, partitions::COUNT, config, lease_max);
+        let mut builder = NodeBuilder::new(0, partitions::COUNT, config, lease_max);
         let connectors = connectors.into_iter().enumerate();
         let nodes = connectors.map(|(partition, connector)| {
             let [node] = builder.node(partition, RedisKeys::of_partition(partition), connector);
@@ -82,11 +83,54 @@ impl RedisStore {
         Self::over(nodes.collect::<Vec<_>>(), Some(cluster), config).await
     }
 
+    /// Opens the nodes of a quorum, which wait for each other's leases if they are empty. `lease_max` is the longest time
+    /// for which a node may have to keep a lease. Also returns what is wrong with each node that cannot vote until
+    /// somebody changes that.
+    ///
+    /// # Errors
+    /// The certificates cannot be used.
+    pub async fn open_nodes(
+        addresses: &[QuorumNode],
+        config: &RedisConfig,
+        lease_max: Duration,
+    ) -> Result<Vec<(Self, Option<StoreError>)>, StoreError> {
+        let databases = addresses.iter().map(|address| match address {
+            QuorumNode::Redis(address) => address.database,
+            QuorumNode::Sentinel(address) => address.database,
+        });
+        let databases: Vec<_> = databases.collect();
+        let peers = Peer::all(&databases, lease_max);
+        let mut opening = Vec::new();
+        for ((address, database), peer) in addresses.iter().zip(databases).zip(peers) {
+            let connector = match address {
+                QuorumNode::Redis(address) => Connector::to(address, config),
+                QuorumNode::Sentinel(address) => Connector::by(address, config),
+            };
+            let mut builder = NodeBuilder::new(database, 1, config, lease_max);
+            builder.peer = Some(peer);
+            let node = builder.node(0, RedisKeys::default(), connector.map_err(unusable)?);
+            opening.push(Self::checked(node, None, config));
+        }
+        Ok(join_all(opening).await)
+    }
+
     async fn over(
         nodes: impl Into<Box<[Node]>>,
         cluster: Option<Arc<Cluster>>,
         config: &RedisConfig,
     ) -> Result<Self, StoreError> {
+        match Self::checked(nodes, cluster, config).await {
+            (store, None) => Ok(store),
+            (_, Some(problem)) => Err(problem),
+        }
+    }
+
+    /// The store, and what is wrong with it until somebody changes that.
+    async fn checked(
+        nodes: impl Into<Box<[Node]>>,
+        cluster: Option<Arc<Cluster>>,
+        config: &RedisConfig,
+    ) -> (Self, Option<StoreError>) {
         let store = Self {
             nodes: nodes.into(),
             cluster,
@@ -101,13 +145,13 @@ impl RedisStore {
             && failure.is_lasting
         {
             // Only at the start: later it may be repaired without anybody restarting this process.
-            return Err(StoreError::unavailable(failure.fault, failure.sentence()));
+            let problem = StoreError::unavailable(failure.fault, failure.sentence());
+            return (store, Some(problem));
         }
         store.log_changes(&check);
-        match store.refusal() {
-            Some((fault, why)) => Err(StoreError::unavailable(fault, why)),
-            None => Ok(store),
-        }
+        let refusal = store.refusal();
+        let problem = refusal.map(|(fault, why)| StoreError::unavailable(fault, why));
+        (store, problem)
     }
 }
 
@@ -117,6 +161,8 @@ struct NodeBuilder<'a> {
     messages: Arc<PubSub>,
     config: &'a RedisConfig,
     lease_max: Duration,
+    /// The place of the only node among those of a quorum.
+    peer: Option<Peer>,
 }
 
 impl<'a> NodeBuilder<'a> {
@@ -130,10 +176,11 @@ impl<'a> NodeBuilder<'a> {
             messages: Arc::new(messages),
             config,
             lease_max,
+            peer: None,
         }
     }
 
-    fn node(&self, number: usize, keys: RedisKeys, connector: Connector) -> [Node; 1] {
+    fn node(&mut self, number: usize, keys: RedisKeys, connector: Connector) -> [Node; 1] {
         let (config, messages) = (self.config, Arc::clone(&self.messages));
         let fleet = &self.fleets[number];
         let recovery = Recovery::new(
@@ -142,6 +189,7 @@ impl<'a> NodeBuilder<'a> {
             keys,
             Arc::clone(fleet),
             Arc::clone(&messages),
+            self.peer.take(),
         );
         let recovery = Arc::new(recovery);
         // The partitions of a cluster share their sockets.

@@ -13,6 +13,7 @@ mod fleet;
 mod identity;
 mod longest_ttl;
 mod outage;
+pub(super) mod peers;
 mod redis_time;
 mod reply;
 
@@ -29,14 +30,14 @@ use super::info::ServerInfo;
 use super::keys::RedisKeys;
 use super::pubsub::PubSub;
 use super::reply::Reply;
-use super::scripts;
-use super::scripts::ScriptRequest;
+use super::scripts::{self, ScriptRequest};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
 use fleet::grants_wait;
 use outage::Outage;
+pub(super) use peers::Peer;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
 
@@ -60,6 +61,8 @@ pub(super) struct Recovery {
     may_have_others: Arc<AtomicBool>,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
+    /// The other nodes, if it is a node of a quorum.
+    peer: Option<Peer>,
     known: Mutex<KnownData>,
     is_refused: AtomicBool,
     /// Wakes the correction of all locks, if this process was the first to find that the clock was set back.
@@ -91,6 +94,7 @@ impl Recovery {
         keys: RedisKeys,
         fleet: Arc<FleetState>,
         messages: Arc<PubSub>,
+        peer: Option<Peer>,
     ) -> Self {
         let wait = config.grace_on_empty_start.then_some(lease_max);
         Self {
@@ -103,6 +107,7 @@ impl Recovery {
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
+            peer,
             known: Mutex::default(),
             is_refused: AtomicBool::new(false),
             went_back: Notify::new(),
@@ -148,6 +153,7 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
+        let empty_start = self.wait_if_empty(connection, server).await?;
         let request = ScriptRequest::new(&scripts::RECOVERY);
         let keys = self.keys;
         let node = [keys.node(), keys.longest_ttl(), keys.grace()];
@@ -159,6 +165,7 @@ impl Recovery {
             .arg(&server.run_id)
             .arg(u8::from(server.is_durable()))
             .arg(&server.promoted_from);
+        let known_ms = self.longest_ttl_ms(sent_at);
         {
             let known = self.known.lock().expect(UNPOISONED);
             match known.data_epoch {
@@ -169,12 +176,11 @@ impl Recovery {
             command.arg(known.revision).arg(u8::from(is_lost));
         }
         command.arg(u8::from(self.outage.is_long()));
-        let known_ms = self.fleet.longest_ttl.known_ms(Instant::now());
         command
             .arg(used_ms)
             .arg(known_ms)
             .arg(self.fleet.settle.as_millis() as u64)
-            .arg(self.grace_on_empty_start.as_millis() as u64)
+            .arg(empty_start.as_millis() as u64)
             .arg(self.messages.events_channel())
             .arg(&self.channel)
             .arg(self.messages.wake_channel())
@@ -223,6 +229,9 @@ impl Recovery {
                 grants_wait(answer.grace_left, "the store was away");
             }
             self.fleet.wait_until(answered_at + answer.grace_left);
+        }
+        if let Some(peer) = &self.peer {
+            peer.note(sent_at, answer.grace_left, answer.longest_ttl_ms);
         }
         let latest_us = self
             .fleet

@@ -102,6 +102,11 @@ impl Reply {
         }
     }
 
+    /// A string of any bytes.
+    pub(super) fn bytes(&mut self) -> Result<Vec<u8>, Malformed> {
+        bytes_of(self.0.next().ok_or(Malformed)?)
+    }
+
     /// A list within the answer.
     pub(super) fn list(&mut self) -> Result<Self, Malformed> {
         match self.0.next() {

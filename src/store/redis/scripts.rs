@@ -116,7 +116,7 @@ macro_rules! files {
 
 files! {
     "acquire" "acquire_conflicts" "acquire_grant" "acquire_held" "acquire_options" "acquire_wait"
-    "announce" "clock" "clock_step" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
+    "announce" "assign" "clock" "clock_step" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
     "queue" "record" "recovery" "release" "renew" "reservation" "scan" "shift" "state" "suspend"
     "withdraw"
 }
@@ -143,6 +143,7 @@ scripts! {
     SHIFT = "shift";
     RECOVERY = "recovery";
     ANNOUNCE = "announce";
+    ASSIGN = "assign";
 }
 
 /// A script with the files that it includes.

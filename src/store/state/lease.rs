@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::claim::Text;
 use super::{StoreTime, micros};
 use crate::domain::{
-    Attempt, Claim, ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, RenewOptions,
-    Rollback, RollbackRight, Ttl,
+    Attempt, Claim, ClaimDigest, Fence, HoldCount, HoldLimits, Holder, Lease, Mode, Owner,
+    RenewOptions, Rollback, RollbackRight, Ttl,
 };
 
 /// The most attempts that are remembered of one lease.
@@ -198,6 +198,19 @@ impl LeaseRecord {
     fn lock_delay(&self) -> Duration {
         let options = self.options.as_ref();
         options.map_or(Duration::ZERO, |options| options.lock_delay)
+    }
+
+    pub(super) fn limits(&self, now: StoreTime) -> HoldLimits {
+        let Some(options) = &self.options else {
+            return HoldLimits::default();
+        };
+        let asked_for = |duration: Duration| (!duration.is_zero()).then_some(duration);
+        HoldLimits {
+            min_hold_left: asked_for(options.min_hold)
+                .map(|min_hold| (self.acquired + min_hold).since(now)),
+            max_hold_left: options.ceiling.map(|ceiling| ceiling.since(now)),
+            lock_delay: asked_for(options.lock_delay),
+        }
     }
 
     pub(super) fn lease(&self, now: StoreTime) -> Lease {

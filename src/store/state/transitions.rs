@@ -60,6 +60,7 @@ impl Table {
             .change(key.claim, |record| record.renew(change, now));
         let record = lock.leases.get(key.claim)?;
         let lease = record.lease(now);
+        let limits = record.limits(now);
         self.effects.lease_changed(&key.name, key.claim);
         self.effects
             .event(EventKind::Renewed, &key.name, record, now);
@@ -67,6 +68,7 @@ impl Table {
         Some(Renewal {
             lease,
             remaining_before,
+            limits,
         })
     }
 

@@ -56,7 +56,9 @@ pub(super) fn memory(flags: &[String]) -> usize {
     let server = config.server;
     let of_store = match config.store {
         StoreUrl::Memory | StoreUrl::File(_) => config.memory.locks_max * OF_LOCK,
-        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => OF_LISTINGS,
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) | StoreUrl::Quorum(_) => {
+            OF_LISTINGS
+        }
     };
     server.connections_max * OF_CONNECTION
         + server.http2_connections_max * OF_HTTP2_CONNECTION

@@ -29,7 +29,7 @@ pub(crate) use event_stream::{Event, EventStream};
 
 use crate::support::cluster::BorrowedCluster;
 use crate::support::eventually;
-use crate::support::fixture::FixtureRedis;
+use crate::support::fixture::{FixtureRedis, unused_quorum};
 use crate::support::stores::{self, OPERATION_TIMEOUT, service_with, waiting_config};
 
 /// How many locks a store without Redis may keep.
@@ -162,6 +162,12 @@ async fn empty_store() -> (Arc<dyn LockStore>, Place) {
                 ..Place::default()
             };
             (Arc::new(store), place)
+        }
+        Ok("quorum") => {
+            if is_clock_stopped() {
+                tokio::time::resume();
+            }
+            (unused_quorum().await, None)
         }
         Ok("redis") => {
             run_clock();

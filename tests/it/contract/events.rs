@@ -41,9 +41,11 @@ pub(super) async fn every_change_of_a_lease_is_an_event(fixture: &Fixture) {
             .all(|event| event.fence == Some(granted.fence))
     );
     assert!(events.is_sorted_by_key(|event| event.at));
-    assert_eq!(events[0].at, granted.acquired_at);
-    assert_eq!(events[0].expires_at, Some(granted.expires_at));
-    assert_eq!(events[1].expires_at, Some(renewed.expires_at));
+    fixture.assert_same_time(events[0].at, granted.acquired_at);
+    for (event, lease) in events.iter().zip([&granted, &renewed]) {
+        let expires_at = event.expires_at.expect("the lease has an end");
+        fixture.assert_same_time(expires_at, lease.expires_at);
+    }
 }
 
 pub(super) async fn what_changes_nothing_for_others_is_no_event(fixture: &Fixture) {

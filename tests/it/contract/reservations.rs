@@ -257,9 +257,13 @@ pub(super) async fn a_lease_that_was_handed_over_is_seen_as_it_was_granted(fixtu
         let expires_in = seen.expires_in;
         assert!(expires_in <= granted.expires_in, "{expires_in:?}");
         fixture.assert_left(expires_in, LONG);
+        fixture.assert_same_time(seen.acquired_at, granted.acquired_at);
+        fixture.assert_same_time(seen.expires_at, granted.expires_at);
         assert_eq!(
             Holder {
                 expires_in,
+                acquired_at: seen.acquired_at,
+                expires_at: seen.expires_at,
                 ..granted
             },
             seen

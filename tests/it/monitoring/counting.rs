@@ -244,3 +244,38 @@ async fn an_outage_of_redis_is_counted() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn every_node_of_a_quorum_is_counted_by_its_url() {
+    let mut servers = [
+        RedisServer::start(RedisOptions::forgetful()).await,
+        RedisServer::start(RedisOptions::forgetful()).await,
+        RedisServer::start(RedisOptions::forgetful()).await,
+    ];
+    let urls = servers
+        .each_ref()
+        .map(|server| format!("redis://{}/0", server.address()));
+    let store = format!("quorum:{}", urls.join(","));
+    let counted = Counted::start(&["--store", &store, "--redis-check-interval", "200ms"]);
+    counted.acquire("a", "").await;
+    servers[1].kill();
+    let series = |name: &str, url: &str| format!("leasehold_quorum_node_{name}{{node=\"{url}\"}}");
+    let page = eventually("the node has no vote", async || {
+        let page = counted.page().await;
+        (page.get(&series("votes", &urls[1])) == 0.0).then_some(page)
+    })
+    .await;
+    for url in [&urls[0], &urls[2]] {
+        assert_eq!(page.get(&series("votes", url)), 1.0);
+        assert_eq!(page.get(&series("dropped_total", url)), 0.0);
+        assert!(page.get(&series("clock_offset_seconds", url)).abs() < 60.0);
+    }
+    counted.acquire("b", "").await;
+    let ready = reqwest::get(format!("{}/readyz?verbose", counted.serving.url)).await;
+    let ready = ready.unwrap().text().await.unwrap();
+    assert!(ready.contains("2 of 3 nodes vote, 2 are needed"), "{ready}");
+    assert!(
+        ready.contains(&format!("{} has no vote: ", urls[1])),
+        "{ready}"
+    );
+}

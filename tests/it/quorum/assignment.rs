@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::tokens::replayed;
 use crate::support::fixture::{
-    Fixture, SHORT, claim, claim_on, claim_on_all, deadline, for_short, fresh_name, in_mode,
-    leases_granted, lock_of, names, permits, rival,
+    Fixture, FixtureRedis, SHORT, claim, claim_on, claim_on_all, deadline, for_short, fresh_name,
+    in_mode, leases_granted, lock_of, names, permits, rival,
 };
 use crate::support::stores;
 
@@ -31,14 +31,24 @@ impl NodeFixture {
         }
     }
 
-    /// One of each kind.
-    async fn all() -> [Self; 2] {
+    async fn memory() -> Self {
+        Self::on(Arc::new(MemoryStore::new(1_000)), None)
+    }
+
+    async fn file() -> Self {
         let directory = stores::directory();
         let file = FileStore::open(directory.path(), 1_000).await;
-        [
-            Self::on(Arc::new(MemoryStore::new(1_000)), None),
-            Self::on(Arc::new(file.expect("it opens")), Some(directory)),
-        ]
+        Self::on(Arc::new(file.expect("it opens")), Some(directory))
+    }
+
+    async fn redis() -> Self {
+        let redis = FixtureRedis::unused().await;
+        let store = redis.node().await;
+        Self {
+            node: Arc::clone(&store) as _,
+            fixture: Fixture::on(store as _, Some(redis)),
+            _directory: None,
+        }
     }
 
     async fn assign(&self, claim: &Claim, changes: &[FenceChange]) -> Assigned {
@@ -51,6 +61,40 @@ impl NodeFixture {
     }
 }
 
+/// One `#[tokio::test]` per law on one kind of node.
+macro_rules! laws {
+    ($fixture:ident $options:tt $($law:ident)+) => {$(
+        #[tokio::test $options]
+        async fn $law() {
+            super::$law(&super::NodeFixture::$fixture().await).await;
+        }
+    )+};
+}
+
+macro_rules! on_every_node {
+    ($($law:ident)+) => {
+        mod memory {
+            laws!(memory (start_paused = true) $($law)+);
+        }
+        mod file {
+            laws!(file (start_paused = true) $($law)+);
+        }
+        mod redis {
+            laws!(redis (flavor = "current_thread") $($law)+);
+        }
+    };
+}
+
+on_every_node! {
+    a_lease_has_its_decided_token_from_then_on
+    every_later_token_of_the_bucket_is_larger_than_a_decided_one
+    a_smaller_token_is_decided_without_lowering_the_counter
+    a_claim_that_has_ended_is_assigned_nothing
+    a_grant_of_another_attempt_is_assigned_nothing
+    all_locks_of_a_claim_are_assigned_their_tokens_or_none
+    an_assignment_reports_who_takes_permits_of_a_limit
+}
+
 /// A larger token for a lease.
 fn raised(lease: &Lease, by: u64) -> FenceChange {
     let proposed = lease.holder.fence;
@@ -60,132 +104,111 @@ fn raised(lease: &Lease, by: u64) -> FenceChange {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_lease_has_its_decided_token_from_then_on() {
-    for node in NodeFixture::all().await {
-        let claim = claim();
-        let lease = node.fixture.granted(&claim).await;
-        let change = raised(&lease, 5_000);
-        for _ in 0..2 {
-            assert_eq!(node.assign(&claim, &[change]).await, Assigned::Held(vec![]));
-            assert_eq!(node.fence(&claim).await, change.decided);
-        }
-        let renewal = node.fixture.renewed(&claim, None).await;
-        assert_eq!(renewal.lease.holder.fence, change.decided);
-        let again = node.fixture.acquire(&claim).await;
-        assert_eq!(replayed(again), change.decided);
+async fn a_lease_has_its_decided_token_from_then_on(node: &NodeFixture) {
+    let claim = claim();
+    let lease = node.fixture.granted(&claim).await;
+    let change = raised(&lease, 5_000);
+    for _ in 0..2 {
+        assert_eq!(node.assign(&claim, &[change]).await, Assigned::Held(vec![]));
+        assert_eq!(node.fence(&claim).await, change.decided);
     }
+    let renewal = node.fixture.renewed(&claim, None).await;
+    assert_eq!(renewal.lease.holder.fence, change.decided);
+    let again = node.fixture.acquire(&claim).await;
+    assert_eq!(replayed(again), change.decided);
 }
 
-#[tokio::test(start_paused = true)]
-async fn every_later_token_of_the_bucket_is_larger_than_a_decided_one() {
-    for node in NodeFixture::all().await {
-        let claim = claim();
-        let lease = node.fixture.granted(&claim).await;
+async fn every_later_token_of_the_bucket_is_larger_than_a_decided_one(node: &NodeFixture) {
+    let claim = claim();
+    let lease = node.fixture.granted(&claim).await;
+    let change = raised(&lease, 1_000_000_000_000);
+    node.assign(&claim, &[change]).await;
+    node.fixture.freed(&claim).await;
+    let next = node.fixture.granted(&rival(&claim)).await.holder.fence;
+    assert!(next > change.decided, "{next} after {}", change.decided);
+}
+
+async fn a_smaller_token_is_decided_without_lowering_the_counter(node: &NodeFixture) {
+    let claim = claim();
+    let proposed = node.fixture.granted(&claim).await.holder.fence;
+    let decided = Fence::new(proposed.get() - 50_000).expect("it is in range");
+    node.assign(&claim, &[FenceChange { proposed, decided }])
+        .await;
+    assert_eq!(node.fence(&claim).await, decided);
+    node.fixture.freed(&claim).await;
+    assert!(node.fixture.granted(&rival(&claim)).await.holder.fence > proposed);
+}
+
+async fn a_claim_that_has_ended_is_assigned_nothing(node: &NodeFixture) {
+    let (lapsing, released) = (for_short(&claim()), claim());
+    let [lapsed, freed] = [
+        node.fixture.granted(&lapsing).await,
+        node.fixture.granted(&released).await,
+    ];
+    node.fixture.freed(&released).await;
+    let successor = rival(&released);
+    let fence = node.fixture.granted(&successor).await.holder.fence;
+    node.fixture.outlast(SHORT).await;
+    let next = node.fixture.granted(&rival(&lapsing)).await.holder.fence;
+    for (claim, lease, holder) in [(&lapsing, lapsed, next), (&released, freed, fence)] {
         let change = raised(&lease, 1_000_000_000_000);
-        node.assign(&claim, &[change]).await;
-        node.fixture.freed(&claim).await;
-        let next = node.fixture.granted(&rival(&claim)).await.holder.fence;
-        assert!(next > change.decided, "{next} after {}", change.decided);
+        assert_eq!(node.assign(claim, &[change]).await, Assigned::NotHeld);
+        assert_eq!(node.fence(claim).await, holder);
     }
+    node.fixture.evict(lock_of(&successor), "").await;
+    let after = node.fixture.granted(&claim_on(lock_of(&successor))).await;
+    assert!(after.holder.fence.get() < fence.get() + 1_000_000_000_000);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_smaller_token_is_decided_without_lowering_the_counter() {
-    for node in NodeFixture::all().await {
-        let claim = claim();
-        let proposed = node.fixture.granted(&claim).await.holder.fence;
-        let decided = Fence::new(proposed.get() - 50_000).expect("it is in range");
-        node.assign(&claim, &[FenceChange { proposed, decided }])
-            .await;
-        assert_eq!(node.fence(&claim).await, decided);
-        node.fixture.freed(&claim).await;
-        assert!(node.fixture.granted(&rival(&claim)).await.holder.fence > proposed);
-    }
+async fn a_grant_of_another_attempt_is_assigned_nothing(node: &NodeFixture) {
+    let (claim, attempt) = (claim(), Attempt::random());
+    let before = node.node.acquire(&claim, attempt, None, deadline()).await;
+    let before = leases_granted(before.expect("it answers"));
+    node.fixture.withdraw(&claim, attempt).await;
+    let fence = node.fixture.granted(&claim).await.holder.fence;
+    let change = raised(&before[0], 1_000_000);
+    assert_eq!(node.assign(&claim, &[change]).await, Assigned::NotHeld);
+    assert_eq!(node.fence(&claim).await, fence);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_claim_that_has_ended_is_assigned_nothing() {
-    for node in NodeFixture::all().await {
-        let (lapsing, released) = (for_short(&claim()), claim());
-        let [lapsed, freed] = [
-            node.fixture.granted(&lapsing).await,
-            node.fixture.granted(&released).await,
-        ];
-        node.fixture.freed(&released).await;
-        let successor = rival(&released);
-        let fence = node.fixture.granted(&successor).await.holder.fence;
-        node.fixture.outlast(SHORT).await;
-        let next = node.fixture.granted(&rival(&lapsing)).await.holder.fence;
-        for (claim, lease, holder) in [(&lapsing, lapsed, next), (&released, freed, fence)] {
-            let change = raised(&lease, 1_000_000_000_000);
-            assert_eq!(node.assign(claim, &[change]).await, Assigned::NotHeld);
-            assert_eq!(node.fence(claim).await, holder);
-        }
-        node.fixture.evict(lock_of(&successor), "").await;
-        let after = node.fixture.granted(&claim_on(lock_of(&successor))).await;
-        assert!(after.holder.fence.get() < fence.get() + 1_000_000_000_000);
+async fn all_locks_of_a_claim_are_assigned_their_tokens_or_none(node: &NodeFixture) {
+    let locks = [fresh_name(), fresh_name()];
+    let claim = claim_on_all(names(&locks));
+    let leases = node.fixture.all_granted(&claim).await;
+    let changes: Vec<_> = leases.iter().map(|lease| raised(lease, 1_000)).collect();
+    node.assign(&claim, &changes).await;
+    for (name, change) in claim.names.iter().zip(&changes) {
+        assert_eq!(node.fixture.holder(name).await.fence, change.decided);
     }
+    let one = Claim {
+        names: names(&claim.names[1..]),
+        ..claim.clone()
+    };
+    node.fixture.freed(&one).await;
+    let again: Vec<_> = changes
+        .iter()
+        .map(|change| FenceChange {
+            proposed: change.decided,
+            decided: Fence::new(change.decided.get() + 1).expect("it is in range"),
+        })
+        .collect();
+    assert_eq!(node.assign(&claim, &again).await, Assigned::NotHeld);
+    let first = node.fixture.holder(&claim.names[0]).await.fence;
+    assert_eq!(first, changes[0].decided);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_grant_of_another_attempt_is_assigned_nothing() {
-    for node in NodeFixture::all().await {
-        let (claim, attempt) = (claim(), Attempt::random());
-        let before = node.node.acquire(&claim, attempt, None, deadline()).await;
-        let before = leases_granted(before.expect("it answers"));
-        node.fixture.withdraw(&claim, attempt).await;
-        let fence = node.fixture.granted(&claim).await.holder.fence;
-        let change = raised(&before[0], 1_000_000);
-        assert_eq!(node.assign(&claim, &[change]).await, Assigned::NotHeld);
-        assert_eq!(node.fence(&claim).await, fence);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn all_locks_of_a_claim_are_assigned_their_tokens_or_none() {
-    for node in NodeFixture::all().await {
-        let locks = [fresh_name(), fresh_name()];
-        let claim = claim_on_all(names(&locks));
-        let leases = node.fixture.all_granted(&claim).await;
-        let changes: Vec<_> = leases.iter().map(|lease| raised(lease, 1_000)).collect();
-        node.assign(&claim, &changes).await;
-        for (name, change) in claim.names.iter().zip(&changes) {
-            assert_eq!(node.fixture.holder(name).await.fence, change.decided);
-        }
-        let one = Claim {
-            names: names(&claim.names[1..]),
-            ..claim.clone()
-        };
-        node.fixture.freed(&one).await;
-        let again: Vec<_> = changes
-            .iter()
-            .map(|change| FenceChange {
-                proposed: change.decided,
-                decided: Fence::new(change.decided.get() + 1).expect("it is in range"),
-            })
-            .collect();
-        assert_eq!(node.assign(&claim, &again).await, Assigned::NotHeld);
-        let first = node.fixture.holder(&claim.names[0]).await.fence;
-        assert_eq!(first, changes[0].decided);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_assignment_reports_who_takes_permits_of_a_limit() {
-    for node in NodeFixture::all().await {
-        let first = in_mode(&claim(), permits(2, 9));
-        let second = Claim {
-            mode: permits(3, 9),
-            ..rival(&first)
-        };
-        node.fixture.granted(&second).await;
-        let lease = node.fixture.granted(&first).await;
-        let Assigned::Held(locks) = node.assign(&first, &[raised(&lease, 1)]).await else {
-            panic!("it holds");
-        };
-        let mut used: Vec<_> = locks[0].iter().map(|used| used.permits).collect();
-        used.sort_unstable();
-        assert_eq!((locks.len(), used), (1, vec![2, 3]));
-    }
+async fn an_assignment_reports_who_takes_permits_of_a_limit(node: &NodeFixture) {
+    let first = in_mode(&claim(), permits(2, 9));
+    let second = Claim {
+        mode: permits(3, 9),
+        ..rival(&first)
+    };
+    node.fixture.granted(&second).await;
+    let lease = node.fixture.granted(&first).await;
+    let Assigned::Held(locks) = node.assign(&first, &[raised(&lease, 1)]).await else {
+        panic!("it holds");
+    };
+    let mut used: Vec<_> = locks[0].iter().map(|used| used.permits).collect();
+    used.sort_unstable();
+    assert_eq!((locks.len(), used), (1, vec![2, 3]));
 }

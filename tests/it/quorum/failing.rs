@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Attempt, LockState, NotHolder, Renewed};
+use leasehold::domain::{Attempt, Claim, HoldLimits, LockState, NotHolder, RenewOptions, Renewed};
 use leasehold::store::quorum::Drift;
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::nodes::{Process, is_granted, plain_stores, unreachable};
 use crate::support::eventually;
 use crate::support::fixture::{
-    LONG, SHORT, Waiter, assert_held, claim, deadline, for_short, lock_of, rival,
+    LONG, SHORT, Waiter, assert_held, claim, deadline, for_short, lock_of, only, rival,
 };
 use crate::support::scripted_store::Fate;
 
@@ -151,6 +151,46 @@ async fn a_renewal_puts_the_lease_back_at_a_node_that_was_away() {
     let renewal = process.fixture.renewed(&claim, None).await;
     assert_eq!(renewal.lease.holder.fence.get(), fence);
     assert_held(&process.fixture.acquire(&rival(&claim)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_put_back_keeps_its_limits() {
+    let process = Process::alone();
+    process.without(&[2]);
+    let claim = Claim {
+        min_hold: Some(LONG / 2),
+        max_hold: Some(LONG + SHORT),
+        lock_delay: Some(SHORT),
+        ..claim()
+    };
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.fixture.advance(SHORT).await;
+    process.without(&[]);
+    let limits = process.fixture.renewed(&claim, None).await.limits;
+    assert_eq!(limits.lock_delay, claim.lock_delay);
+    assert!(limits.min_hold_left < claim.min_hold && limits.max_hold_left < claim.max_hold);
+    let renewed_at = Instant::now();
+    process.settled().await;
+    let passed = renewed_at.elapsed();
+    let node = &process.nodes[2].store;
+    let renewed = node.renew(
+        &claim.names,
+        claim.token,
+        RenewOptions::default(),
+        deadline(),
+    );
+    match renewed.await.expect("the node answers") {
+        Renewed::Extended(renewals) => assert_eq!(
+            only(renewals).limits,
+            HoldLimits {
+                min_hold_left: limits.min_hold_left.map(|left| left - passed),
+                max_hold_left: limits.max_hold_left.map(|left| left - passed),
+                ..limits
+            }
+        ),
+        other => panic!("it was put back, but: {other:?}"),
+    }
 }
 
 #[tokio::test(start_paused = true)]

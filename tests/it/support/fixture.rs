@@ -6,6 +6,7 @@
 mod answers;
 mod claims;
 mod on_cluster;
+mod on_quorum;
 mod operations;
 mod waiter;
 
@@ -38,6 +39,8 @@ pub(crate) use claims::{
     READ, at_depth, claim, claim_on, claim_on_all, for_short, fresh_name, hold_count, in_mode,
     lock_of, metadata, name, names, owned_by, owner, permits, reader, rival, ttl,
 };
+use on_quorum::QuorumNodes;
+pub(crate) use on_quorum::unused_quorum;
 pub(crate) use waiter::Waiter;
 
 /// A time that outlasts every test.
@@ -56,7 +59,7 @@ const ROUNDING: Duration = Duration::from_millis(1);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The number of databases of the shared Redis: one for each fixture.
-const DATABASES: u16 = 1_000;
+const DATABASES: u16 = 2_500;
 
 /// The store under test, as one process uses it.
 pub(crate) struct Fixture {
@@ -67,6 +70,8 @@ pub(crate) struct Fixture {
     cluster: Option<BorrowedCluster>,
     /// The directory of the store, removed with the fixture.
     directory: Option<TempDir>,
+    /// The nodes of a quorum; `redis` is the first of them.
+    nodes: Option<QuorumNodes>,
 }
 
 /// The Redis of a fixture.
@@ -103,12 +108,7 @@ impl FixtureRedis {
 
     /// Opens the store of one process.
     pub(crate) async fn store(self) -> Arc<dyn LockStore> {
-        // Hundreds of tests connect at the same time.
-        let config = RedisConfig {
-            connect_timeout: DEADLINE,
-            wait_timeout: BUSY / 2,
-            ..stores::confirmed_by(self.replicas)
-        };
+        let config = config_for(self.replicas);
         let store = match self.watching {
             None => stores::redis_store(&self.server.database(self.database), &config).await,
             Some((sentinels, authority)) => {
@@ -118,6 +118,15 @@ impl FixtureRedis {
             }
         };
         store.expect("the store opens on a Redis that is as it should be")
+    }
+}
+
+/// The settings of a process: hundreds of tests connect at the same time.
+fn config_for(replicas: usize) -> RedisConfig {
+    RedisConfig {
+        connect_timeout: DEADLINE,
+        wait_timeout: BUSY / 2,
+        ..stores::confirmed_by(replicas)
     }
 }
 
@@ -231,9 +240,10 @@ impl Fixture {
 
     /// Another process on the same Redis.
     pub(crate) async fn another_process(&self) -> Self {
-        match &self.cluster {
-            None => Self::on_redis(self.redis_behind()).await,
-            Some(borrowed) => Self::on_cluster(borrowed.clone()).await,
+        match (&self.cluster, &self.nodes) {
+            (Some(borrowed), _) => Self::on_cluster(borrowed.clone()).await,
+            (None, Some(nodes)) => Self::on_nodes(nodes.of_redis()).await,
+            (None, None) => Self::on_redis(self.redis_behind()).await,
         }
     }
 
@@ -253,6 +263,7 @@ impl Fixture {
             redis,
             cluster: None,
             directory: None,
+            nodes: None,
         }
     }
 
@@ -269,8 +280,9 @@ impl Fixture {
     /// Waits until this process is subscribed, so that it receives every message from now on.
     pub(crate) async fn listens(&self) {
         if self.redis.is_some() {
+            let subscriptions = self.nodes.as_ref().map_or(1, QuorumNodes::count);
             eventually("the process is subscribed", async || {
-                (self.listener.missed() > 0).then_some(())
+                (self.listener.missed() >= subscriptions).then_some(())
             })
             .await;
         }
@@ -295,6 +307,9 @@ impl Fixture {
                 .await;
             }
             return &self.listener;
+        }
+        if let Some(nodes) = &self.nodes {
+            nodes.settled().await;
         }
         // The messages to one process arrive in order. So once the reservation of an otherwise unused lock has arrived,
         // all earlier messages have. Evicted, because the answer to a release may carry the reservation instead.
@@ -342,9 +357,12 @@ impl Fixture {
             return borrowed.cluster().delete("lh:1:{*}:e:*").await;
         }
         let tombstones = format!("lh:1:{{{}}}:e:*", name.bucket().index());
-        for key in redis.server.keys(redis.database, &tombstones).await {
-            let expire = [b"DEL", &key[..]];
-            redis.server.command_in(redis.database, &expire).await;
+        let of_nodes = self.nodes.as_ref().map(QuorumNodes::of_redis);
+        for redis in of_nodes.into_iter().flatten().chain([redis]) {
+            for key in redis.server.keys(redis.database, &tombstones).await {
+                let expire = [b"DEL", &key[..]];
+                redis.server.command_in(redis.database, &expire).await;
+            }
         }
     }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::config::{
-    ClusterAddress, RedisAddress, RedisConfig, RedisTls, SentinelAddress, WaitingConfig,
+    ClusterAddress, QuorumNode, RedisAddress, RedisConfig, RedisTls, SentinelAddress, WaitingConfig,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::assignment::AssignFences;
 use leasehold::store::memory::MemoryStore;
+use leasehold::store::quorum::{Drift, QuorumStore};
 use leasehold::store::redis::RedisStore;
 use leasehold::store::state::StoreTime;
 use leasehold::store::{LockStore, StoreError};
@@ -72,6 +73,19 @@ pub(crate) async fn sentinel_store(
 ) -> Result<Arc<dyn LockStore>, StoreError> {
     let store = RedisStore::open_by_sentinels(address, config, LEASE_MAX).await?;
     Ok(Arc::new(store))
+}
+
+/// Opens a quorum of Redis nodes.
+pub(crate) async fn quorum_store(nodes: &[RedisAddress]) -> QuorumStore {
+    let addresses = nodes.iter().cloned().map(QuorumNode::Redis);
+    let addresses: Vec<_> = addresses.collect();
+    let opened = RedisStore::open_nodes(&addresses, &redis_config(), LEASE_MAX).await;
+    let opened = opened.expect("it needs no certificates").into_iter();
+    let nodes = opened.map(|(store, problem)| -> Arc<dyn AssignFences> {
+        assert!(problem.is_none(), "{problem:?}");
+        Arc::new(store)
+    });
+    QuorumStore::new(nodes.collect(), Drift::REDLOCK)
 }
 
 /// Opens the store of a Redis Cluster.

@@ -85,3 +85,13 @@ local function lease_fields(lease)
         options.metadata or false, options.limit or false, options.permits or false,
     }
 end
+
+-- What is left of min_hold and of max_hold, and lock_delay; false for what the claim has not asked for.
+local function lease_limits(lease)
+    local options = lease.options
+    local min_hold_ms, ceiling_ms = options.min_hold_ms, options.ceiling_ms
+    return {
+        min_hold_ms and math.max(lease.acquired_ms + min_hold_ms - now_ms, 0) or false,
+        ceiling_ms and ceiling_ms - now_ms or false, options.lock_delay_ms or false,
+    }
+end

@@ -36,6 +36,7 @@ fn recovery() -> Recovery {
         RedisKeys::default(),
         fleet,
         messages,
+        None,
     )
 }
 

@@ -1,0 +1,63 @@
+//! What a node still has to do after a majority has answered without it: to confirm the end of a lease, or to get a lease
+//! that it lacks. There is a limit, because a node that is silent would collect such work as fast as requests arrive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The most operations that one node may have left to follow.
+const FOLLOW_UPS_MAX: usize = 4_096;
+
+/// The follow-ups at one node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FollowUps(Arc<FollowUpCounts>);
+
+#[derive(Debug, Default)]
+struct FollowUpCounts {
+    running: AtomicUsize,
+    dropped: AtomicU64,
+}
+
+/// One operation that follows.
+#[derive(Debug)]
+pub(super) struct FollowUp(Arc<FollowUpCounts>);
+
+impl FollowUps {
+    /// Room for one more. If there is none, the node stays without that operation: what it keeps ends with its TTL, and
+    /// what it lacks it gets by a renewal.
+    pub(super) fn begin(&self) -> Option<FollowUp> {
+        // Held from here on, so that it is counted down in either case.
+        let follow_up = FollowUp(Arc::clone(&self.0));
+        if self.0.running.fetch_add(1, Ordering::Relaxed) < FOLLOW_UPS_MAX {
+            return Some(follow_up);
+        }
+        self.0.dropped.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// How many had no room.
+    pub(super) fn dropped(&self) -> u64 {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for FollowUp {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_is_counted_and_room_comes_back() {
+        let follow_ups = FollowUps::default();
+        let running: Vec<_> = (0..FOLLOW_UPS_MAX).map(|_| follow_ups.begin()).collect();
+        assert!(running.iter().all(Option::is_some));
+        assert!(follow_ups.begin().is_none());
+        assert_eq!(follow_ups.dropped(), 1);
+        drop(running);
+        assert!(follow_ups.begin().is_some());
+    }
+}

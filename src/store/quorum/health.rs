@@ -1,0 +1,147 @@
+//! The health of a quorum: which nodes vote, and whether those are a majority.
+
+use std::time::Duration;
+
+use super::{Core, merge};
+use crate::domain::duration;
+use crate::store::{Finding, NodeHealth, PoolHealth, StoreHealth};
+
+impl Core {
+    pub(super) fn health(&self) -> StoreHealth {
+        let healths: Vec<_> = self.nodes.all().iter().map(|node| node.health()).collect();
+        let majority = self.nodes.majority();
+        let dropped = self.nodes.dropped();
+        let at_nodes = self.addresses.iter().zip(&healths).zip(dropped);
+        let nodes = at_nodes.map(|((address, health), dropped_follow_ups)| NodeHealth {
+            address: address.clone(),
+            votes: votes(health),
+            clock_offset_ms: health.clock_offset_ms,
+            dropped_follow_ups,
+        });
+        let up = healths.iter().filter(|health| health.up).count();
+        let refused = healths.iter().filter(|health| health.refused.is_some());
+        let few_are_fit = healths.len() - refused.count() < majority;
+        StoreHealth {
+            contacted: healths.iter().filter(|health| health.contacted).count() >= majority,
+            up: up >= majority,
+            trouble: self
+                .first(&healths, |health| health.trouble.as_ref())
+                .filter(|_| up < majority),
+            refused: self
+                .first(&healths, |health| health.refused.as_ref())
+                .filter(|_| few_are_fit),
+            recovering_for: recovering_for(&healths, majority),
+            findings: self.findings(&healths),
+            held_locks: merge::reached_by(
+                majority,
+                healths.iter().filter_map(|health| health.held_locks),
+            ),
+            clock_offset_ms: healths
+                .iter()
+                .filter_map(|health| health.clock_offset_ms)
+                .max_by_key(|offset| offset.abs()),
+            pool: pool(&healths),
+            disk: None,
+            response_mismatches: healths
+                .iter()
+                .map(|health| health.response_mismatches)
+                .sum(),
+            nodes: nodes.collect(),
+        }
+    }
+
+    /// What is wrong with the first node with such a problem.
+    fn first(
+        &self,
+        healths: &[StoreHealth],
+        problem: impl Fn(&StoreHealth) -> Option<&String>,
+    ) -> Option<String> {
+        let mut at_nodes = self.addresses.iter().zip(healths);
+        at_nodes.find_map(|(address, health)| {
+            Some(format!(
+                "too few nodes vote: {address}: {}",
+                problem(health)?
+            ))
+        })
+    }
+
+    /// What an operator learns of the nodes: how many vote, and what each finds.
+    fn findings(&self, healths: &[StoreHealth]) -> Vec<Finding> {
+        let (nodes, majority) = (healths.len(), self.nodes.majority());
+        let voting = healths.iter().filter(|health| votes(health)).count();
+        let consequence = match voting >= majority {
+            true => "",
+            false => ": nothing is granted; bring nodes back",
+        };
+        let quorum = Finding {
+            topic: "quorum",
+            is_fine: voting == nodes,
+            detail: format!("{voting} of {nodes} nodes vote, {majority} are needed{consequence}"),
+        };
+        let at_nodes = || self.addresses.iter().zip(healths);
+        let of_nodes = at_nodes().map(|(address, health)| node(address, health));
+        let of_stores = at_nodes().flat_map(|(address, health)| {
+            health.findings.iter().map(move |finding| Finding {
+                detail: format!("{address}: {}", finding.detail),
+                ..finding.clone()
+            })
+        });
+        std::iter::once(quorum)
+            .chain(of_nodes)
+            .chain(of_stores)
+            .collect()
+    }
+}
+
+fn votes(health: &StoreHealth) -> bool {
+    health.up && health.refused.is_none() && health.recovering_for.is_none()
+}
+
+/// How long new grants wait until as many nodes have a vote as a majority needs.
+fn recovering_for(healths: &[StoreHealth], majority: usize) -> Option<Duration> {
+    let fit = healths
+        .iter()
+        .filter(|health| health.up && health.refused.is_none());
+    let mut waits: Vec<_> = fit
+        .map(|health| health.recovering_for.unwrap_or_default())
+        .collect();
+    waits.sort_unstable();
+    let wait = waits.get(majority - 1).copied();
+    wait.filter(|wait| !wait.is_zero())
+}
+
+/// The connections to all nodes.
+fn pool(healths: &[StoreHealth]) -> Option<PoolHealth> {
+    let pools = healths.iter().filter_map(|health| health.pool);
+    pools.reduce(|sum, pool| PoolHealth {
+        open: sum.open + pool.open,
+        max: sum.max + pool.max,
+        timeouts: sum.timeouts + pool.timeouts,
+    })
+}
+
+/// Whether a node has a vote, and what its clock shows.
+fn node(address: &str, health: &StoreHealth) -> Finding {
+    let recovering = health.recovering_for.map(|wait| {
+        let wait = duration::format(Duration::from_secs(wait.as_secs() + 1));
+        format!("it may have forgotten leases, which end within {wait}")
+    });
+    let silence = (!health.up).then(|| "it does not answer".to_owned());
+    let problem = (health.refused.clone())
+        .or_else(|| health.trouble.clone())
+        .or(silence)
+        .or(recovering);
+    let clock = match health.clock_offset_ms {
+        Some(offset) if offset < 0 => format!("; its clock is {} ms behind", -offset),
+        Some(offset) => format!("; its clock is {offset} ms ahead"),
+        None => String::new(),
+    };
+    Finding {
+        topic: "node",
+        is_fine: problem.is_none(),
+        detail: match problem {
+            None => format!("{address} votes{clock}"),
+            Some(problem) => format!("{address} has no vote: {problem}{clock}"),
+        },
+    }
+}

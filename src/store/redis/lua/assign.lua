@@ -1,0 +1,53 @@
+-- Gives the leases of a claim the fencing tokens that a quorum has decided, all or none, and raises the counters to them.
+-- KEYS: for each lock: lock_key, fence
+-- ARGV: request, channel, with_permits, for each lock: claim, proposed, decided
+-- Returns: request, code, then by code: 1 they have them: for each lock, with permits, who takes some and how many, one
+--   after the other; 0 the claim does not hold all of its locks by the leases with these tokens, and nothing was done
+-- include: clock holders
+local request, channel, with_permits = ARGV[1], ARGV[2], ARGV[3]
+
+local locks = {}
+for number = 1, #KEYS / 2 do
+    local lock, fence, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[number * 3 + 1]
+    local proposed, decided = tonumber(ARGV[number * 3 + 2]), tonumber(ARGV[number * 3 + 3])
+    local counter = call('GET', fence)
+    lock.held, lock.fence, lock.decided = lease_of(lock, claim), fence, decided
+    -- Without the counter, data were lost: the next acquire finds that out.
+    if not counter or not lock.held or lock.held.fence ~= proposed and lock.held.fence ~= decided then
+        return { request, NOT_HELD }
+    end
+    locks[number] = lock
+end
+
+-- The first writes: when memory is full, they fail before anything is done.
+for _, lock in ipairs(locks) do
+    -- The counter of an unused bucket is the negated epoch.
+    if math.abs(call('GET', lock.fence)) < lock.decided then
+        call('SET', lock.fence, string.format('%.0f', lock.decided))
+    end
+end
+
+-- Who takes permits of a lock: a claim, or a cool-down entry, which is the same on all nodes by its fencing token.
+local function permits_taken(lock)
+    local users = {}
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders_key(lock), '(' .. now_ms, '+inf')) do
+        users[#users + 1] = string.sub(member, 1, 16)
+        users[#users + 1] = string.sub(member, 17)
+    end
+    return users
+end
+
+local answer = { request, ASSIGNED }
+for _, lock in ipairs(locks) do
+    local lease = lock.held
+    if lease.fence ~= lock.decided then
+        lease.fence = lock.decided
+        rewrite_lease(lease)
+        -- Watchers know the lease by the token that was proposed, which no client ever receives.
+        publish_event(channel, 'acquired', lock, lease)
+    end
+    if with_permits == '1' then
+        answer[#answer + 1] = permits_taken(lock)
+    end
+end
+return answer
