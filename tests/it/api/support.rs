@@ -164,10 +164,8 @@ async fn empty_store() -> (Arc<dyn LockStore>, Place) {
             (Arc::new(store), place)
         }
         Ok("quorum") => {
-            if is_clock_stopped() {
-                tokio::time::resume();
-            }
-            (unused_quorum().await, None)
+            run_clock();
+            (unused_quorum().await, Place::default())
         }
         Ok("redis") => {
             run_clock();
