@@ -8,8 +8,9 @@ use crate::domain::{
     Acquired, AnswerRoom, Claim, Conflict, ConflictKind, LockName, LockState, LockView, Refused,
 };
 
-/// How many locks are known at a time.
-const ENTRIES: usize = 4_096;
+/// How many locks are known at a time, in 256 KiB. To make the service forget some, a client has to hold as many crowded
+/// locks, which costs it more than their first answers cost the store.
+const ENTRIES: usize = 65_536;
 /// Shorter lists make no difference.
 const LISTED_MIN: usize = 4;
 const COUNT_MAX: u32 = 0xff;
