@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::super::constants;
 use super::clock::RedisClock;
 use super::longest_ttl::LongestTtl;
 
@@ -40,6 +41,12 @@ impl FleetState {
             lost_ms: AtomicU64::new(0),
             grace_ms: AtomicU64::new(0),
         }
+    }
+
+    /// How long a store waits at most, unless leases may have been lost.
+    pub(in crate::store::redis) fn settle(&self) -> Duration {
+        self.settle
+            .max(Duration::from_millis(constants::POLL_AGAIN_MS))
     }
 
     /// An announcement of another process on the common channel.
