@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::constants;
 use super::clock::RedisClock;
 use super::longest_ttl::LongestTtl;
+use crate::store::redis::constants;
 
 /// Shared by the receiver of messages and the checks of the store.
 #[derive(Debug)]
