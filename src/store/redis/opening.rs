@@ -99,7 +99,8 @@ impl RedisStore {
             QuorumNode::Sentinel(address) => address.database,
         });
         let databases: Vec<_> = databases.collect();
-        let peers = Peer::all(&databases, lease_max);
+        let pause_max = FleetState::new(config.check_interval).settle();
+        let peers = Peer::all(&databases, lease_max, pause_max);
         let mut opening = Vec::new();
         for ((address, database), peer) in addresses.iter().zip(databases).zip(peers) {
             let connector = match address {

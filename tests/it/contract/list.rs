@@ -39,7 +39,12 @@ pub(super) async fn a_listed_lock_equals_its_inspection(fixture: &Fixture) {
         panic!("both are held, but: {page:?}");
     };
     fixture.assert_left(listed.listed[0].expires_in, LONG);
-    listed.listed[0].expires_in = inspected.listed[0].expires_in;
+    let (of_list, of_lock) = (&mut listed.listed[0], &inspected.listed[0]);
+    fixture.assert_same_time(of_list.acquired_at, of_lock.acquired_at);
+    fixture.assert_same_time(of_list.expires_at, of_lock.expires_at);
+    of_list.acquired_at = of_lock.acquired_at;
+    of_list.expires_at = of_lock.expires_at;
+    of_list.expires_in = of_lock.expires_in;
     assert_eq!(listed, inspected);
 }
 

@@ -30,8 +30,8 @@ pub(super) async fn a_replay_returns_the_same_lease(fixture: &Fixture) {
     assert_eq!(replayed.ttl, granted.ttl);
     assert_eq!(replayed.holder.fence, granted.holder.fence);
     assert_eq!(replayed.holder.owner, claim.owner);
-    assert_eq!(replayed.holder.acquired_at, granted.holder.acquired_at);
-    assert_eq!(replayed.holder.expires_at, granted.holder.expires_at);
+    fixture.assert_same_time(replayed.holder.acquired_at, granted.holder.acquired_at);
+    fixture.assert_same_time(replayed.holder.expires_at, granted.holder.expires_at);
 }
 
 pub(super) async fn a_replay_does_not_extend_the_lease(fixture: &Fixture) {

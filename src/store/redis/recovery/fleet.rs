@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::clock::RedisClock;
 use super::longest_ttl::LongestTtl;
+use crate::store::redis::constants;
 
 /// Shared by the receiver of messages and the checks of the store.
 #[derive(Debug)]
@@ -40,6 +41,12 @@ impl FleetState {
             lost_ms: AtomicU64::new(0),
             grace_ms: AtomicU64::new(0),
         }
+    }
+
+    /// How long a store waits at most, unless leases may have been lost.
+    pub(in crate::store::redis) fn settle(&self) -> Duration {
+        self.settle
+            .max(Duration::from_millis(constants::POLL_AGAIN_MS))
     }
 
     /// An announcement of another process on the common channel.

@@ -39,6 +39,8 @@ struct Peers {
     seen: Mutex<Vec<Option<Seen>>>,
     /// The longest time for which a node may have to keep a lease.
     lease_max: Duration,
+    /// The longest wait of a node that has forgotten nothing: until its processes are back.
+    pause_max: Duration,
 }
 
 /// The data of one node.
@@ -48,6 +50,7 @@ struct Seen {
     at: Instant,
     /// Whether it knows of every lease that it has granted: it has data, and does not wait for forgotten leases.
     remembers: bool,
+    /// Whether it waits for leases that it may have forgotten.
     is_waiting: bool,
     longest_ttl_ms: u64,
 }
@@ -63,11 +66,16 @@ pub(in crate::store::redis) struct Peer {
 
 impl Peer {
     /// The nodes of one quorum, in these databases.
-    pub(in crate::store::redis) fn all(databases: &[u32], lease_max: Duration) -> Vec<Self> {
+    pub(in crate::store::redis) fn all(
+        databases: &[u32],
+        lease_max: Duration,
+        pause_max: Duration,
+    ) -> Vec<Self> {
         let peers = Arc::new(Peers {
             servers: Mutex::new(vec![None; databases.len()]),
             seen: Mutex::new(vec![None; databases.len()]),
             lease_max,
+            pause_max,
         });
         let peer = |(number, database): (usize, &u32)| Self {
             peers: Arc::clone(&peers),
@@ -98,7 +106,7 @@ impl Peer {
         self.put(Seen {
             at: asked_at,
             remembers: wait.is_zero(),
-            is_waiting: !wait.is_zero(),
+            is_waiting: wait > self.peers.pause_max,
             longest_ttl_ms,
         });
     }
@@ -157,10 +165,11 @@ impl Peer {
         let (epoch, longest_ttl_ms, grace_ms): ([Option<u64>; 1], Option<u64>, i64) =
             look.query_async(connection).await?;
         let [epoch] = epoch;
+        let wait = Duration::from_millis(u64::try_from(grace_ms).unwrap_or_default());
         self.put(Seen {
             at: asked_at,
-            remembers: epoch.is_some() && grace_ms <= 0,
-            is_waiting: grace_ms > 0,
+            remembers: epoch.is_some() && wait.is_zero(),
+            is_waiting: wait > self.peers.pause_max,
             longest_ttl_ms: longest_ttl_ms.unwrap_or_default(),
         });
         Ok(epoch.is_some())
@@ -240,7 +249,7 @@ mod tests {
     /// How long the first of the nodes waits, which is empty, once it has asked the others for this long.
     fn wait_with(others: &[Option<(Seen, i64)>], after: Duration) -> Option<Duration> {
         let since = Instant::now() + HOUR;
-        let peers = Peer::all(&vec![0; others.len() + 1], HOUR);
+        let peers = Peer::all(&vec![0; others.len() + 1], HOUR, MILLI * 3_000);
         let empty = Seen {
             at: since,
             remembers: false,
