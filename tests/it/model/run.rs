@@ -364,13 +364,13 @@ pub(super) fn memory() -> Stores {
 
 /// One Redis for all histories, which use different locks.
 pub(super) fn redis() -> Stores {
-    static SHARED: Shared = Shared::NEW;
+    static SHARED: Shared = Shared::new();
     SHARED.stores(async || Fixture::redis().await)
 }
 
 /// The same with one Redis Cluster.
 pub(super) fn cluster() -> Stores {
-    static SHARED: Shared = Shared::NEW;
+    static SHARED: Shared = Shared::new();
     SHARED.stores(async || Fixture::cluster().await)
 }
 
@@ -381,10 +381,12 @@ struct Shared {
 }
 
 impl Shared {
-    const NEW: Self = Self {
-        runtime: LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime"))),
-        benches: OnceCell::const_new(),
-    };
+    const fn new() -> Self {
+        Self {
+            runtime: LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime"))),
+            benches: OnceCell::const_new(),
+        }
+    }
 
     fn stores(&self, first: impl AsyncFnOnce() -> Fixture) -> Stores {
         let opened = self.benches.get_or_init(|| async {
