@@ -6,6 +6,7 @@
 
 mod browsers;
 mod keys;
+mod lasting;
 
 use std::borrow::Cow;
 

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{API_KEY_CHARS_MAX, KeyHash, PrincipalEntry};
 use crate::domain::{Owner, Rights, Verb, Verbs};
+use crate::http::audit::RefusalSample;
 
 /// What a key of the configuration itself allows. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,27 +64,34 @@ struct PrincipalFacts {
     rights: Rights,
     /// The owner of all its claims, if it may not choose.
     owner: Option<Owner>,
+    /// The hash of the key by which it is known.
+    key: KeyHash,
+    refusals: RefusalSample,
     /// Cancelled once these facts are no longer true, or the key is no longer valid.
     replaced: CancellationToken,
 }
 
 impl Principal {
-    fn of_role(role: Role) -> Self {
+    fn of_role(role: Role, key: KeyHash) -> Self {
         Self(Arc::new(PrincipalFacts {
             name: role.name().to_owned(),
             role: Some(role),
             rights: role.rights(),
             owner: None,
+            key,
+            refusals: RefusalSample::default(),
             replaced: CancellationToken::new(),
         }))
     }
 
-    fn of_entry(entry: &PrincipalEntry) -> Self {
+    fn of_entry(entry: &PrincipalEntry, key: KeyHash) -> Self {
         Self(Arc::new(PrincipalFacts {
             name: entry.name.clone(),
             role: None,
             rights: entry.rights.clone(),
             owner: entry.binds_owner.then(|| Owner::from_store(&entry.name)),
+            key,
+            refusals: RefusalSample::default(),
             replaced: CancellationToken::new(),
         }))
     }
@@ -104,16 +112,24 @@ impl Principal {
         self.0.owner.as_ref()
     }
 
+    /// Its refusals so far, of which not all are in the audit stream.
+    pub(in crate::http) fn refusals(&self) -> &RefusalSample {
+        &self.0.refusals
+    }
+
     /// Cancelled once its key is no longer valid, or the principal has other rights.
     pub(in crate::http) fn replaced(&self) -> &CancellationToken {
         &self.0.replaced
     }
 
     fn is_equal_to(&self, other: &Self) -> bool {
+        self.is_same_sender_as(other) && self.rights() == other.rights()
+    }
+
+    /// Whether both are the same but for their rights.
+    fn is_same_sender_as(&self, other: &Self) -> bool {
         let facts = |it: &Self| (it.0.role, it.0.owner.is_some());
-        self.name() == other.name()
-            && facts(self) == facts(other)
-            && self.rights() == other.rights()
+        self.name() == other.name() && facts(self) == facts(other)
     }
 }
 
@@ -150,12 +166,13 @@ impl KeyRing {
         keys: impl IntoIterator<Item = (Role, K)>,
         principals: &[PrincipalEntry],
     ) {
-        let by_role = keys
-            .into_iter()
-            .map(|(role, key)| (KeyHash::of(key.as_ref()), Principal::of_role(role)));
+        let by_role = keys.into_iter().map(|(role, key)| {
+            let key = KeyHash::of(key.as_ref());
+            (key, Principal::of_role(role, key))
+        });
         let by_file = principals.iter().flat_map(|entry| {
             let keys = entry.keys.iter();
-            keys.map(|key| (*key, Principal::of_entry(entry)))
+            keys.map(|key| (*key, Principal::of_entry(entry, *key)))
         });
         let new: Vec<_> = by_role.chain(by_file).collect();
         let mut principals = self.0.principals.write();
@@ -186,6 +203,14 @@ impl KeyRing {
         let principals = self.0.principals.read();
         let principals = principals.unwrap_or_else(PoisonError::into_inner);
         principals.get(&presented).cloned()
+    }
+
+    /// This principal with its rights of now, if its key is still its own.
+    pub(super) fn current(&self, principal: &Principal) -> Option<Principal> {
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        let now = principals.get(&principal.0.key);
+        now.filter(|now| now.is_same_sender_as(principal)).cloned()
     }
 
     /// Whether any key has this role.
