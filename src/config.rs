@@ -6,6 +6,7 @@
 
 mod audit;
 mod auth;
+mod certificate_name;
 mod cluster;
 mod error;
 mod hosts;
@@ -32,6 +33,7 @@ use settings::UpperBound;
 
 pub use audit::{AuditConfig, AuditOutput};
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
+pub use certificate_name::CertificateName;
 pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
 pub use key_hash::KeyHash;
@@ -41,7 +43,7 @@ pub use log::{LogConfig, LogFormat, LogRequests};
 pub use secret::Secret;
 pub use sentinel::SentinelAddress;
 pub use server::{AddressBlock, ServerConfig, half};
-pub use server_tls::ServerCertificate;
+pub use server_tls::{ClientAuthorities, ServerCertificate};
 pub use settings::Settings;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};

@@ -1,5 +1,7 @@
 //! TLS of the service itself: both protocols, a certificate that is replaced, and the bounds of handshakes.
 
+mod clients;
+
 use std::fs;
 use std::sync::Arc;
 
