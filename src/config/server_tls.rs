@@ -35,6 +35,17 @@ pub struct ClientAuthorities {
     file: PathBuf,
 }
 
+/// The certificate that clients see, without its key; `None` where they are served without TLS.
+pub(super) fn shown(settings: &Settings) -> Result<Option<CertificateDer<'static>>, ConfigError> {
+    let file = settings.text(CERT_FILE);
+    if file.is_empty() {
+        return Ok(None);
+    }
+    let certificates = tls::certificates_in(Path::new(file));
+    let certificates = certificates.map_err(|problem| settings.invalid(CERT_FILE, problem))?;
+    Ok(certificates.into_iter().next())
+}
+
 impl ServerCertificate {
     /// `None` where clients are served without TLS.
     pub(super) fn parse(settings: &Settings) -> Result<Option<Self>, ConfigError> {

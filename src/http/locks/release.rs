@@ -107,7 +107,7 @@ pub(super) async fn evict(
     }
     fields.finish(&RELEASE_FIELDS)?;
     let service = app.admit(Operation::Evict, &requester).await?;
-    let eviction = Eviction {
+    let eviction = EvictionRequest {
         app: app.clone(),
         requester,
         name: name.clone(),
@@ -127,14 +127,14 @@ pub(super) async fn evict(
 }
 
 /// An eviction that is under way, and who asked for it.
-struct Eviction {
+struct EvictionRequest {
     app: App,
     requester: Requester,
     name: LockName,
     reason: String,
 }
 
-impl Eviction {
+impl EvictionRequest {
     /// Writes the lines about it, unless nobody held the lock.
     fn note(&self, evicted: &Evicted) {
         if evicted.holders.total == 0 {
