@@ -317,7 +317,7 @@ async fn follow_keys(
 /// The certificate that clients see, if they are served with TLS.
 fn tls(config: &Config) -> Result<Option<ServerTls>, ServeError> {
     let certificate = config.certificate.as_ref();
-    let tls = certificate.map(|certificate| ServerTls::new(certificate));
+    let tls = certificate.map(ServerTls::new);
     Ok(tls.transpose()?)
 }
 
