@@ -6,6 +6,7 @@
 
 mod audit;
 mod auth;
+mod certificate_name;
 mod cluster;
 mod error;
 mod hosts;
@@ -28,11 +29,14 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
+
 use crate::domain::Bounds;
 use settings::UpperBound;
 
 pub use audit::{AuditConfig, AuditOutput};
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
+pub use certificate_name::CertificateName;
 pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
 pub use key_hash::KeyHash;
@@ -43,7 +47,7 @@ pub use quorum::{QuorumAddress, QuorumNode};
 pub use secret::Secret;
 pub use sentinel::SentinelAddress;
 pub use server::{AddressBlock, ServerConfig, half};
-pub use server_tls::ServerCertificate;
+pub use server_tls::{ClientAuthorities, ServerCertificate};
 pub use settings::Settings;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
@@ -83,6 +87,15 @@ pub struct Config {
     pub unread: Vec<UnreadVariable>,
 }
 
+/// Where a probe on this machine finds the server.
+#[derive(Debug)]
+pub struct Probed {
+    /// The address for clients; with TLS, that for probes if there is one, because it has no TLS.
+    pub address: SocketAddr,
+    /// The certificate that is shown at this address, if it is served with TLS.
+    pub certificate: Option<CertificateDer<'static>>,
+}
+
 /// The embedded stores, `memory:` and `file:`.
 #[derive(Debug, Clone)]
 pub struct MemoryConfig {
@@ -103,13 +116,28 @@ impl Config {
         Ok((config, settings))
     }
 
-    /// Only the address to serve on, without validating the rest: `healthcheck` needs nothing else.
+    /// Only where a probe on this machine finds the server, without validating the rest: `healthcheck` needs nothing else.
     ///
     /// # Errors
     ///
     /// When a name is unknown, a file cannot be read, or the address does not parse.
-    pub fn listen_address(sources: &Sources) -> Result<SocketAddr, ConfigError> {
-        Settings::resolve(sources)?.address("listen")
+    pub fn probed(sources: &Sources) -> Result<Probed, ConfigError> {
+        let settings = Settings::resolve(sources)?;
+        let certificate = server_tls::shown(&settings)?;
+        let admin = match certificate {
+            Some(_) => server::admin_listen(&settings)?,
+            None => None,
+        };
+        Ok(match admin {
+            Some(address) => Probed {
+                address,
+                certificate: None,
+            },
+            None => Probed {
+                address: settings.address("listen")?,
+                certificate,
+            },
+        })
     }
 
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {

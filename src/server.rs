@@ -2,6 +2,7 @@
 //! Serves any [`HttpApp`]; nothing here knows what the paths mean.
 
 mod activity;
+mod client_certificate;
 mod connections;
 mod delivery;
 pub mod descriptors;

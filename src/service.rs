@@ -13,6 +13,7 @@ mod hold;
 mod listed_holders;
 mod local_waiters;
 pub mod metrics;
+mod release;
 mod schedule;
 mod wait_loop;
 mod waiter;
@@ -22,15 +23,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::pending;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
-use crate::domain::{
-    Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView, Released, RenewOptions,
-    Renewed, Token,
-};
+use crate::domain::{Claim, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, Token};
 use crate::limits::{Gate, Slot};
 use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
@@ -40,6 +39,7 @@ pub use background::UnclaimedLease;
 pub use events::Happened;
 use events::{EventLog, StoreListener};
 use held::HeldByStreams;
+use hold::Revocation;
 pub use hold::{Hold, HoldEvent};
 use listed_holders::ListedHolders;
 use local_waiters::LocalWaiters;
@@ -196,60 +196,6 @@ impl LockService {
         .await
     }
 
-    /// Ends a claim on each of these locks, or reduces its hold count. A waiting claim leaves the queue.
-    ///
-    /// # Errors
-    /// The store failed. If the outcome is unknown, the claim may or may not hold until the release is repeated.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the operation still completes.
-    pub async fn release(
-        &self,
-        names: LockNames,
-        token: Token,
-        hold_count: Option<HoldCount>,
-    ) -> Result<Vec<Released>, StoreError> {
-        let inner = Arc::clone(&self.inner);
-        Detached::new(self, async move {
-            let (sent, deadline) = inner.start();
-            let answer = inner
-                .store
-                .release(&names, token, hold_count, deadline)
-                .await;
-            inner.metrics.release(sent.elapsed(), &answer);
-            inner.queues.recheck(token);
-            let mut released = answer?;
-            let held = released.iter_mut().filter_map(|released| match released {
-                Released::SteppedBack(lease) => Some(lease),
-                Released::Freed { .. }
-                | Released::LeftQueue
-                | Released::Repeated
-                | Released::NotHolder(_) => None,
-            });
-            acquire::subtract_elapsed(held, sent)?;
-            Ok(released)
-        })
-        .await
-    }
-
-    /// Evicts all holders of the lock and returns them.
-    ///
-    /// # Errors
-    /// The store failed, and no holder is known to have been evicted.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the operation still completes.
-    pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
-        let inner = Arc::clone(&self.inner);
-        Detached::new(self, async move {
-            let (sent, deadlines) = inner.start_long();
-            let answer = inner.store.evict(&name, &reason, deadlines).await;
-            inner.metrics.evict(sent.elapsed(), &answer);
-            answer
-        })
-        .await
-    }
-
     /// The state and queue of a lock.
     ///
     /// # Errors
@@ -272,8 +218,23 @@ impl LockService {
     /// # Cancel safety
     /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
+        self.hold_until(claim, wait, pending())
+    }
+
+    /// Like [`Self::hold`], until `revoked` completes. From then on a waiting claim is not granted, and a lease is not
+    /// renewed. The lease is not released either: its holder may be in the middle of its work, and has the time until the
+    /// lease expires to stop.
+    ///
+    /// # Cancel safety
+    /// As [`Self::hold`].
+    pub fn hold_until(
+        &self,
+        claim: Arc<Claim>,
+        wait: Option<Duration>,
+        revoked: impl Future<Output = ()> + Send + 'static,
+    ) -> Hold {
         let request = Request::new(&self.inner, claim, self.slot.clone());
-        self.inner.hold(request, wait)
+        self.inner.hold(request, wait, Revocation::new(revoked))
     }
 
     /// Events of locks from now on, or since the event `after`. The stream has every event that begins after this

@@ -1,10 +1,15 @@
-//! TLS of the connections that this program opens, to a Redis or to a service: which certificates it trusts.
+//! TLS of the connections that this program opens, to a Redis, to a service, or to its own server: which certificates it
+//! trusts.
 
 use std::sync::Arc;
 
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::crypto::{self, CryptoProvider};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
 
 use crate::config::TlsIdentity;
 
@@ -80,5 +85,70 @@ pub(crate) fn client_config(
             builder.with_client_auth_cert(chain.clone(), key.clone_key())
         }
         None => Ok(builder.with_no_client_auth()),
+    }
+}
+
+/// How to connect to the server on this machine that shows this certificate, whoever signed it and whatever names it has.
+///
+/// # Errors
+/// TLS cannot be used.
+pub(crate) fn config_for_own(certificate: CertificateDer<'static>) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = OwnCertificate {
+        certificate,
+        provider: Arc::clone(&provider),
+    };
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth())
+}
+
+/// Trusts one certificate and no other.
+#[derive(Debug)]
+struct OwnCertificate {
+    certificate: CertificateDer<'static>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for OwnCertificate {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match *end_entity == self.certificate {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
     }
 }

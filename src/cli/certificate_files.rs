@@ -31,7 +31,7 @@ pub(super) async fn follow(
         let reread = reread.unwrap_or_else(|panic| Err(panic.to_string()));
         let problem = match reread {
             Ok(same) if same == known => None,
-            Ok(changed) => match tls.replace(&changed.identity) {
+            Ok(changed) => match tls.replace(&changed) {
                 Ok(()) => {
                     known = changed;
                     counts.replaced.increment(1);

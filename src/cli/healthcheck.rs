@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
@@ -9,12 +10,15 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::HOST;
 use hyper::{Request, StatusCode, Uri};
+use rustls::pki_types::CertificateDer;
 use serde_json::Value;
+use tokio_rustls::TlsConnector;
 
 use super::{CliError, Environment, Exit, flags, output};
 use crate::client::{HttpConnection, ServiceUrl};
-use crate::config::Config;
+use crate::config::{Config, Probed};
 use crate::domain::duration;
+use crate::tls;
 
 /// Why the server is considered unhealthy.
 #[derive(Debug, thiserror::Error)]
@@ -58,12 +62,12 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     let timeout = *matches
         .get_one::<Duration>("timeout")
         .expect("it has a default");
-    let url = match matches.get_one::<Uri>("url") {
-        Some(url) => url.clone(),
-        None => readiness_of(Config::listen_address(&flags::sources(
-            matches,
-            environment,
-        ))?),
+    let (url, certificate) = match matches.get_one::<Uri>("url") {
+        Some(url) => (url.clone(), None),
+        None => {
+            let probed = Config::probed(&flags::sources(matches, environment))?;
+            (readiness_of(&probed), probed.certificate)
+        }
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -72,7 +76,8 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
         url: url.clone(),
         error,
     })?;
-    let answer = runtime.block_on(async { tokio::time::timeout(timeout, answer_of(&url)).await });
+    let answer = runtime
+        .block_on(async { tokio::time::timeout(timeout, answer_of(&url, certificate)).await });
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
@@ -103,20 +108,28 @@ fn parse_url(text: &str) -> Result<Uri, String> {
 
 /// The readiness URL. A server that listens on the unspecified address is asked over loopback, because nothing can
 /// connect to the unspecified address itself.
-fn readiness_of(listen: SocketAddr) -> Uri {
+fn readiness_of(probed: &Probed) -> Uri {
+    let listen = probed.address;
     let ip: IpAddr = match listen {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         SocketAddr::V4(_) | SocketAddr::V6(_) => listen.ip(),
     };
     let address = SocketAddr::new(ip, listen.port());
-    format!("http://{address}/readyz")
+    let scheme = match probed.certificate {
+        Some(_) => "https",
+        None => "http",
+    };
+    format!("{scheme}://{address}/readyz")
         .parse()
         .expect("an address and a path make a URL")
 }
 
 /// Sends a GET and returns the status, and the body as far as it arrived.
-async fn answer_of(url: &Uri) -> io::Result<(StatusCode, Bytes)> {
+async fn answer_of(
+    url: &Uri,
+    certificate: Option<CertificateDer<'static>>,
+) -> io::Result<(StatusCode, Bytes)> {
     let path = match url.path_and_query() {
         // The answer then has the reason.
         Some(path) if path == "/readyz" => "/readyz?verbose",
@@ -127,7 +140,10 @@ async fn answer_of(url: &Uri) -> io::Result<(StatusCode, Bytes)> {
     let service = ServiceUrl::parse(&format!("http://{service}")).map_err(io::Error::other)?;
     let request = Request::get(path).header(HOST, service.host_header());
     let request = request.body(Full::default()).map_err(io::Error::other)?;
-    let mut connection = HttpConnection::open(&service, None).await?;
+    let tls = certificate.map(tls::config_for_own).transpose();
+    let tls = tls.map_err(io::Error::other)?;
+    let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
+    let mut connection = HttpConnection::open(&service, tls.as_ref()).await?;
     let answer = connection.exchange(request).await;
     let (status, _, body) = answer.map_err(io::Error::other)?;
     Ok((status, body))

@@ -154,7 +154,9 @@ fn list(file: &KeysFile) -> Exit {
 
 /// A row for each rule, the first of which shows whose they are.
 fn rows(entry: &PrincipalEntry) -> Vec<Vec<Cell>> {
-    let keys: Vec<_> = entry.keys.iter().map(KeyHash::beginning).collect();
+    let keys = entry.keys.iter().map(KeyHash::beginning);
+    let certificates = entry.certificates.iter().map(ToString::to_string);
+    let keys: Vec<_> = keys.chain(certificates).collect();
     let mut head = [entry.name.clone(), keys.join(",")];
     let mut rows = Vec::new();
     for rule in entry.rights.rules() {

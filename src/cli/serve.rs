@@ -50,7 +50,9 @@ pub(super) enum ServeError {
     Refused(#[from] StoreError),
     #[error(transparent)]
     Output(OutputError),
-    #[error("the TLS certificate cannot be used with its key: {0}")]
+    #[error(
+        "the TLS certificate cannot be used with its key, or an authority of clients cannot be used: {0}"
+    )]
     Tls(#[from] rustls::Error),
     #[error("the operating system refused a resource that the server needs: {0}")]
     System(#[from] io::Error),
@@ -319,7 +321,7 @@ async fn follow_keys(
 /// The certificate that clients see, if they are served with TLS.
 fn tls(config: &Config) -> Result<Option<ServerTls>, ServeError> {
     let certificate = config.certificate.as_ref();
-    let tls = certificate.map(|certificate| ServerTls::new(&certificate.identity));
+    let tls = certificate.map(ServerTls::new);
     Ok(tls.transpose()?)
 }
 

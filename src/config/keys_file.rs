@@ -6,6 +6,7 @@ mod tables;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::certificate_name::CertificateName;
 use super::error::ConfigError;
 use super::key_hash::KeyHash;
 use super::secret;
@@ -16,6 +17,8 @@ use tables::{Place, Section};
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// How many keys of a principal are valid at once: the one before a change of keys and the one after it.
 const KEYS_MAX: usize = 2;
+/// How many names of certificates a principal may have.
+const CERTIFICATES_MAX: usize = 16;
 /// How many rules a principal may have. A request may look at all of them.
 const RULES_MAX: usize = 64;
 /// The longest name of a principal, in bytes.
@@ -39,8 +42,10 @@ pub struct KeysFile {
 pub struct PrincipalEntry {
     /// Its name in refusals, in the log and in the audit stream.
     pub name: String,
-    /// The hashes of its keys: one, or two while keys are changed.
+    /// The hashes of its keys: one, or two while keys are changed; none if it is known by certificates alone.
     pub keys: Vec<KeyHash>,
+    /// The names in the certificates of its clients.
+    pub certificates: Vec<CertificateName>,
     /// What it may do.
     pub rights: Rights,
     /// Whether its name is the `owner` of all its claims, so that nobody else can appear as it.
@@ -78,7 +83,7 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
     let top = Section::top(place, &document);
     top.has_only(&["principals"])?;
     let mut principals = Vec::new();
-    let mut names_of_keys = HashMap::new();
+    let (mut names_of_keys, mut owners_of_names) = (HashMap::new(), HashMap::new());
     for (name, table) in top.tables("principals")? {
         let entry = principal(name, &table)?;
         for key in &entry.keys {
@@ -88,6 +93,14 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
                     key.beginning()
                 );
                 return Err(table.invalid("keys", problem));
+            }
+        }
+        for certificate in &entry.certificates {
+            if let Some(other) = owners_of_names.insert(certificate.clone(), name) {
+                let problem = format!(
+                    "{certificate} is a name of {other} too; a certificate is of one principal"
+                );
+                return Err(table.invalid("certificates", problem));
             }
         }
         principals.push(entry);
@@ -104,7 +117,8 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
 
 fn principal(name: &str, table: &Section<'_>) -> Result<PrincipalEntry, ConfigError> {
     check_name(name).map_err(|problem| table.invalid("", problem))?;
-    table.has_only(&["keys", "rules", "bind_owner"])?;
+    table.has_only(&["keys", "certificates", "rules", "bind_owner"])?;
+    let certificates = certificates(table)?;
     let rules = table.tables_in_array("rules")?;
     if rules.len() > RULES_MAX {
         let problem = format!("has {} rules; at most {RULES_MAX} are allowed", rules.len());
@@ -113,7 +127,8 @@ fn principal(name: &str, table: &Section<'_>) -> Result<PrincipalEntry, ConfigEr
     let rules = rules.iter().map(rule).collect::<Result<_, _>>()?;
     Ok(PrincipalEntry {
         name: name.to_owned(),
-        keys: keys(table)?,
+        keys: keys(table, !certificates.is_empty())?,
+        certificates,
         rights: Rights::new(rules),
         binds_owner: table.boolean("bind_owner")?.unwrap_or(false),
     })
@@ -135,9 +150,31 @@ fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn keys(table: &Section<'_>) -> Result<Vec<KeyHash>, ConfigError> {
+fn certificates(table: &Section<'_>) -> Result<Vec<CertificateName>, ConfigError> {
+    let texts = table.texts("certificates")?;
+    if texts.len() > CERTIFICATES_MAX {
+        let problem = format!(
+            "has {} names; at most {CERTIFICATES_MAX} are allowed",
+            texts.len()
+        );
+        return Err(table.invalid("certificates", problem));
+    }
+    let mut names = Vec::with_capacity(texts.len());
+    for (text, offset) in texts {
+        let name = CertificateName::parse(text)
+            .map_err(|problem| table.invalid_at(offset, "certificates", problem))?;
+        if names.contains(&name) {
+            let problem = "has the same name twice; leave one out";
+            return Err(table.invalid_at(offset, "certificates", problem));
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+fn keys(table: &Section<'_>, has_certificates: bool) -> Result<Vec<KeyHash>, ConfigError> {
     let texts = table.texts("keys")?;
-    if texts.is_empty() || texts.len() > KEYS_MAX {
+    if (texts.is_empty() && !has_certificates) || texts.len() > KEYS_MAX {
         let problem = format!(
             "has {} keys; give the hash of one key, or of {KEYS_MAX} while clients change from one to the other",
             texts.len()

@@ -177,7 +177,7 @@ fn blocks(settings: &Settings, name: &str) -> Result<Vec<AddressBlock>, ConfigEr
     blocks.collect()
 }
 
-fn admin_listen(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
+pub(super) fn admin_listen(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
     let name = "server.admin_listen";
     let text = settings.text(name);
     if text.is_empty() {

@@ -6,14 +6,20 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use serde::Serialize;
 
 use super::auth::Principal;
+use super::peers::TotalCount;
 use super::requester::{RequestId, Requester};
 use crate::domain::{Evicted, Fence, Granted, LockName, LockNames, Released, Verb};
 use crate::telemetry::LogWriter;
+
+/// How many refusals of one principal for one verb have a line each within a minute. After them, a refusal has one each
+/// time their number is a power of two: a client without rights must not decide how long the stream becomes.
+const REFUSALS_EACH: u32 = 5;
 
 /// Where audit lines go. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +31,33 @@ pub(super) struct AuditedSender {
     principal: Option<Principal>,
     peer: Option<SocketAddr>,
     request_id: RequestId,
+}
+
+/// The refusals of one principal by rule or role. Each verb has a count of its own, so that the first refused eviction has
+/// a line however many acquires were refused before.
+#[derive(Default)]
+pub(super) struct RefusalSample([RefusalCount; Verb::ALL.len()]);
+
+#[derive(Default)]
+struct RefusalCount {
+    within_minute: TotalCount,
+    left_out: AtomicU32,
+}
+
+impl RefusalSample {
+    /// Counts a refusal. If it has a line, returns how many had none since the line before.
+    fn count(&self, verb: Verb) -> Option<u32> {
+        let RefusalCount {
+            within_minute,
+            left_out,
+        } = &self.0[verb as usize];
+        let count = within_minute.count();
+        if count > REFUSALS_EACH && !count.is_power_of_two() {
+            left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(left_out.swap(0, Ordering::Relaxed))
+    }
 }
 
 /// One line. Fields that an event does not have are left out.
@@ -44,6 +77,8 @@ struct AuditLine<'a> {
     fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verb: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     evicted: Option<Vec<u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,8 +139,19 @@ impl AuditedSender {
         });
     }
 
-    /// Notes the locks that became free.
-    pub(super) fn released(&self, names: &LockNames, released: &[Released]) {
+    /// Notes the locks that became free, once the store has answered.
+    pub(super) fn of_release(
+        sender: Option<Self>,
+        names: LockNames,
+    ) -> impl FnOnce(&[Released]) + Send + 'static {
+        move |released| {
+            if let Some(sender) = sender {
+                sender.released(&names, released);
+            }
+        }
+    }
+
+    fn released(&self, names: &LockNames, released: &[Released]) {
         for (name, released) in names.iter().zip(released) {
             if matches!(released, Released::Freed { .. }) {
                 self.write(AuditLine {
@@ -129,12 +175,20 @@ impl AuditedSender {
         });
     }
 
-    /// Notes that no rule permits the verb, on this lock if there is one.
+    /// Notes that no rule permits the verb, on this lock if there is one. Of many, some have no line.
     pub(super) fn refused(&self, verb: Verb, name: Option<&LockName>) {
+        let left_out = match &self.principal {
+            Some(principal) => principal.refusals().count(verb),
+            None => Some(0),
+        };
+        let Some(left_out) = left_out else {
+            return;
+        };
         self.write(AuditLine {
             event: "refused",
             name: name.map(LockName::as_str),
             verb: Some(verb.as_str()),
+            left_out: (left_out > 0).then_some(left_out),
             ..AuditLine::default()
         });
     }

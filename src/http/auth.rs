@@ -1,4 +1,5 @@
-//! Authorization, decided only here: a key belongs to a principal, and the rights of a principal permit verbs on locks.
+//! Authorization, decided only here: a key or a client certificate belongs to a principal, and the rights of a principal
+//! permit verbs on locks.
 //! Without keys, only requests that a browser sent for another site are refused. The configuration provides the keys.
 //!
 //! Whether a key is valid is checked before the body of a request is read; what its principal may do, as soon as the
@@ -6,6 +7,7 @@
 
 mod browsers;
 mod keys;
+mod lasting;
 
 use std::borrow::Cow;
 
@@ -19,6 +21,7 @@ use super::peers::PeerCounts;
 use super::problem::{AccessRefusal, Problem};
 use super::requester::Requester;
 use super::routes::Route;
+use crate::config::CertificateName;
 use crate::domain::{LockName, NamePrefixes, Owner, Verb};
 pub use browsers::KnownHosts;
 pub(super) use keys::Principal;
@@ -29,8 +32,8 @@ pub use keys::{KeyRing, Role};
 pub enum Access {
     /// Every client that can reach the address may do everything, except through another site's page in a browser.
     Open(KnownHosts),
-    /// A client may do what the principal of its key may do. Browsers never add a key by themselves, so pages of other sites
-    /// need no further check.
+    /// A client may do what the principal of its key or its certificate may do. Browsers never add a key by themselves, so
+    /// pages of other sites need no further check; a certificate they do add.
     Keys(KeyRing, Failures),
 }
 
@@ -178,14 +181,26 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     };
     let value = request.headers().get(AUTHORIZATION);
     let presented = value.and_then(|value| presented(value.as_bytes(), request.uri().path()));
-    let principal = presented.as_deref().and_then(|key| keys.principal_of(key));
+    let certificate = certificate(&request).filter(|_| value.is_none());
+    let principal = match (&presented, certificate) {
+        (Some(key), _) => keys.principal_of(key),
+        (None, Some(names)) => keys.principal_of_certificate(names),
+        (None, None) => None,
+    };
     let Some(principal) = principal else {
-        let detail = match presented {
-            Some(_) => "the API key is not valid",
-            None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
+        let detail = match (presented, certificate) {
+            (Some(_), _) => "the API key is not valid",
+            (None, Some(_)) => {
+                "no principal has a name of this client certificate, or several have; send an API key as \"Authorization: \
+                 Bearer <key>\""
+            }
+            (None, None) => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
         };
         return Err(failures.refuse(&Requester::of(request), detail));
     };
+    if certificate.is_some() {
+        browsers::screen_certificate(&request)?;
+    }
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
     let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
@@ -197,6 +212,13 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
         }
     }
     problem.map_or(Ok(request), Err)
+}
+
+/// The names in the certificate of the client. They count only if the request has no `Authorization`: a client that sends a
+/// key means the principal of the key, and must not become another one because the key is wrong.
+fn certificate(request: &Request) -> Option<&[CertificateName]> {
+    let requester = request.extensions().get::<Requester>()?;
+    requester.peer.as_ref()?.certificate()
 }
 
 /// The key after the scheme, which is case-insensitive (RFC 9110, 11.1): with `Bearer` the key, with `Basic` a user and

@@ -127,7 +127,8 @@ fn components() -> Components {
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
             "A key, if the service is configured with keys. The read key permits GET and HEAD, the API key everything \
-             except evictions, the admin key everything. A key of the keys file permits what the rules of its principal say.",
+             except evictions, the admin key everything. A key of the keys file permits what the rules of its principal say, \
+             and so does a client certificate with one of its names, where the service asks for certificates.",
         ));
     let mut schemas = Vec::new();
     collect::<GrantView<'_>>(&mut schemas);

@@ -193,7 +193,11 @@ impl Protocol {
         let user_timeout = peer.user_timeout().clone();
         let accepted = tls.certificate.accept(stream, user_timeout, deadline).await;
         drop(under_way);
-        let Encrypted { stream, is_http2 } = match accepted {
+        let Encrypted {
+            stream,
+            is_http2,
+            names,
+        } = match accepted {
             Ok(encrypted) => encrypted,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => return self.on_silence(),
             Err(error) => {
@@ -201,6 +205,7 @@ impl Protocol {
                 return tracing::debug!(peer = %address, %error, "a TLS handshake failed");
             }
         };
+        let peer = peer.with_certificate(names);
         let read = Vec::new();
         let beginning = Beginning { is_http2, read };
         self.serve_begun(stream, beginning, deadline, peer, app, watcher)

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 
 use super::user_timeout::UserTimeout;
-use crate::config::{AddressBlock, ServerConfig, half};
+use crate::config::{AddressBlock, CertificateName, ServerConfig, half};
 use crate::limits::{Budget, Gate, Limit, PeerLimits, RequestPermit, Taken};
 
 /// A peer with fewer connections than this may use the reserved ones; the same number holds for requests.
@@ -25,6 +25,7 @@ pub struct Peer {
     is_trusted_proxy: bool,
     limits: Arc<PeerLimits>,
     user_timeout: UserTimeout,
+    certificate: Option<Arc<[CertificateName]>>,
     request: Option<Result<RequestPermit, Limit>>,
 }
 
@@ -37,6 +38,7 @@ impl Peer {
             is_trusted_proxy: false,
             limits: Shares::unlimited().limits(),
             user_timeout: UserTimeout::default(),
+            certificate: None,
             request: None,
         }
     }
@@ -90,6 +92,21 @@ impl Peer {
     #[must_use]
     pub fn over_limit(&self) -> Option<Limit> {
         self.request.as_ref()?.as_ref().err().copied()
+    }
+
+    /// The names in the certificate that it has shown; `None` if it has shown none.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&[CertificateName]> {
+        self.certificate.as_deref()
+    }
+
+    /// The same peer, with the names in its certificate.
+    #[must_use]
+    pub fn with_certificate(self, certificate: Option<Arc<[CertificateName]>>) -> Self {
+        Self {
+            certificate,
+            ..self
+        }
     }
 
     /// The same peer, in a request with this share, or over this limit.
@@ -258,6 +275,7 @@ impl Peers {
             is_trusted_proxy: self.trusted_proxies.iter().any(|block| block.contains(ip)),
             limits: self.limits_of(ip),
             user_timeout: UserTimeout::default(),
+            certificate: None,
             request: None,
         };
         let own = &peer.limits.connections;

@@ -1,19 +1,22 @@
-//! TLS of the connections of clients: the certificate of this process, which can be replaced while it runs, and the
-//! handshake, which is limited in time and in number.
+//! TLS of the connections of clients: the certificate of this process and the authorities of theirs, which can be replaced
+//! while it runs, and the handshake, which is limited in time and in number.
 
 use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::ServerConfig;
 use rustls::crypto::ring;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::client_certificate;
 use super::user_timeout::{UserTimeout, UserTimeoutStream};
-use crate::config::TlsIdentity;
+use crate::config::{CertificateName, ClientAuthorities, ServerCertificate};
 use crate::limits::Budget;
 
 /// What a client may choose, the best first. A client that names neither gets HTTP/1.1.
@@ -33,30 +36,31 @@ pub(super) struct Tls {
     pub(super) handshakes: Budget,
 }
 
-/// An encrypted connection, and whether it is HTTP/2.
+/// An encrypted connection, whether it is HTTP/2, and the names in the certificate of its client, if it has shown one.
 pub(super) struct Encrypted {
     pub(super) stream: TlsStream<UserTimeoutStream>,
     pub(super) is_http2: bool,
+    pub(super) names: Option<Arc<[CertificateName]>>,
 }
 
 impl ServerTls {
-    /// Shows this certificate.
+    /// Shows this certificate, and asks for those of clients if their authorities are known.
     ///
     /// # Errors
     ///
-    /// When the certificate and its key cannot be used together.
-    pub fn new(identity: &TlsIdentity) -> Result<Self, rustls::Error> {
-        let config = config(identity)?;
+    /// When the certificate and its key cannot be used together, or an authority cannot be used.
+    pub fn new(certificate: &ServerCertificate) -> Result<Self, rustls::Error> {
+        let config = config(certificate)?;
         Ok(Self(Arc::new(RwLock::new(config))))
     }
 
-    /// Shows another certificate from now on. Open connections stay as they are.
+    /// Uses another certificate and other authorities from now on. Open connections stay as they are.
     ///
     /// # Errors
     ///
-    /// When the certificate and its key cannot be used together; then the one before stays.
-    pub fn replace(&self, identity: &TlsIdentity) -> Result<(), rustls::Error> {
-        let config = config(identity)?;
+    /// When they cannot be used; then those before stay.
+    pub fn replace(&self, certificate: &ServerCertificate) -> Result<(), rustls::Error> {
+        let config = config(certificate)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
@@ -74,7 +78,15 @@ impl ServerTls {
         let mut stream = timeout_at(deadline, handshake).await??;
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
-        Ok(Encrypted { stream, is_http2 })
+        let shown = stream.get_ref().1.peer_certificates();
+        let names = shown
+            .and_then(|chain| chain.first())
+            .map(client_certificate::names);
+        Ok(Encrypted {
+            stream,
+            is_http2,
+            names,
+        })
     }
 }
 
@@ -84,12 +96,37 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-fn config(identity: &TlsIdentity) -> Result<Arc<ServerConfig>, rustls::Error> {
+fn config(certificate: &ServerCertificate) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let identity = &certificate.identity;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let mut config = builder
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
+    let builder = builder.with_safe_default_protocol_versions()?;
+    let builder = match &certificate.clients {
+        None => builder.with_no_client_auth(),
+        Some(clients) => builder.with_client_cert_verifier(verifier(clients)?),
+    };
+    let mut config = builder.with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    if certificate.clients.is_some() {
+        // A session that is resumed is not verified again: a certificate could be used after its end.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(Arc::new(config))
+}
+
+/// Verifies what clients show: the signatures, the time, and that the certificate is one for clients.
+fn verifier(clients: &ClientAuthorities) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    for authority in &clients.certificates {
+        roots.add(authority.clone())?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let builder = match clients.are_required {
+        true => builder,
+        false => builder.allow_unauthenticated(),
+    };
+    builder
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))
 }

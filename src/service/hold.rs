@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, Stream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -50,6 +51,11 @@ pub enum HoldEvent {
     Refused(Result<AcquireOutcome, StoreError>),
     /// The process is shutting down. The lease or the place is kept for the client to resume elsewhere. The last event.
     Draining,
+    /// The claim may no longer hold the lock. The last event. A lease is not renewed from now on, and not released.
+    Revoked {
+        /// Whether it holds a lease, until that expires.
+        is_held: bool,
+    },
 }
 
 /// The events of one claim. Dropping it releases the lock, unless a later request with the same token has received the
@@ -95,7 +101,8 @@ impl DatedEvent {
             HoldEvent::Queued(_)
             | HoldEvent::Lost(_)
             | HoldEvent::Refused(_)
-            | HoldEvent::Draining => {}
+            | HoldEvent::Draining
+            | HoldEvent::Revoked { .. } => {}
         }
         Some(event)
     }
@@ -108,6 +115,27 @@ enum StreamEnd {
     Over,
     /// The listener has gone, and the claim holds a lease with this TTL.
     Closed { ttl: Duration },
+}
+
+/// The moment from which on the claim may not hold the lock; `None` once it has come.
+pub(super) struct Revocation(Option<BoxFuture<'static, ()>>);
+
+impl Revocation {
+    pub(super) fn new(revoked: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Some(revoked.boxed()))
+    }
+
+    /// Waits for it. It stays come.
+    async fn come(&mut self) {
+        if let Some(revoked) = &mut self.0 {
+            revoked.await;
+            self.0 = None;
+        }
+    }
+
+    fn has_come(&mut self) -> bool {
+        self.come().now_or_never().is_some()
+    }
 }
 
 /// The task that waits for a claim and holds it.
@@ -140,7 +168,12 @@ impl EventSender {
 }
 
 impl ServiceShared {
-    pub(super) fn hold(self: &Arc<Self>, request: Request, wait: Option<Duration>) -> Hold {
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        request: Request,
+        wait: Option<Duration>,
+        mut revocation: Revocation,
+    ) -> Hold {
         // One event at a time: without a reader, the lease is not renewed.
         let (sender, events) = mpsc::channel(1);
         let claim = Arc::new(Claim {
@@ -156,7 +189,7 @@ impl ServiceShared {
         let inner = Arc::clone(self);
         self.in_background(async move {
             let _open = inner.metrics.acquires.stream("hold");
-            let end = task.run(wait).await;
+            let end = task.run(wait, &mut revocation).await;
             drop(task.held);
             if let StreamEnd::Closed { ttl } = end {
                 task.request.release_on_close(ttl).await;
@@ -170,7 +203,7 @@ impl ServiceShared {
 }
 
 impl HoldTask {
-    async fn run(&self, wait: Option<Duration>) -> StreamEnd {
+    async fn run(&self, wait: Option<Duration>, revocation: &mut Revocation) -> StreamEnd {
         let inner = &self.request.inner;
         if inner.draining.is_cancelled() {
             return self.send_last(HoldEvent::Draining).await;
@@ -180,12 +213,17 @@ impl HoldTask {
         } else {
             match self.request.enter() {
                 Ok(waiter) => {
-                    let waited = self.wait(DisconnectGuard(waiter), wait).await;
+                    let waited = self.wait(DisconnectGuard(waiter), wait, revocation).await;
                     waited.map_err(StoreError::from)
                 }
                 Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
             }
         };
+        if revocation.has_come() {
+            // Rolls back the grant, if it is one.
+            drop(answer);
+            return self.send_last(HoldEvent::Revoked { is_held: false }).await;
+        }
         let AcquireAnswer {
             outcome,
             waited,
@@ -219,13 +257,14 @@ impl HoldTask {
         // From here on the stream releases the lock when it closes.
         unclaimed.delivered();
         self.request.slot.release();
-        self.keep(until, ttl).await
+        self.keep(until, ttl, revocation).await
     }
 
     async fn wait(
         &self,
         guard: DisconnectGuard,
         wait: Option<Duration>,
+        revocation: &mut Revocation,
     ) -> Result<AcquireAnswer, AcquireFailure> {
         let waiter = Arc::clone(&guard.0);
         let waiting =
@@ -234,13 +273,20 @@ impl HoldTask {
         tokio::select! {
             answer = &mut waiting => return answer,
             () = self.events.closed() => drop(guard),
+            () = revocation.come() => drop(guard),
         }
         waiting.await
     }
 
     /// Keeps renewing the lease with the lease's own TTL. It can differ from the claim's TTL if the lease was taken
     /// over, or was renewed by another request.
-    async fn keep(&self, mut until: Instant, mut ttl: Duration) -> StreamEnd {
+    async fn keep(
+        &self,
+        mut until: Instant,
+        mut ttl: Duration,
+        revocation: &mut Revocation,
+    ) -> StreamEnd {
+        let revoked = HoldEvent::Revoked { is_held: true };
         let draining = &self.request.inner.draining;
         let mut backoff = Backoff::default();
         loop {
@@ -252,6 +298,7 @@ impl HoldTask {
             tokio::select! {
                 () = self.events.closed() => return StreamEnd::Closed { ttl },
                 () = draining.cancelled() => return self.send_last(HoldEvent::Draining).await,
+                () = revocation.come() => return self.send_last(revoked).await,
                 () = self.held.ended() => {}
                 // Jitter, so that streams opened together do not renew together.
                 () = tokio::time::sleep(backoff::jittered(interval.min(left))) => {}
@@ -261,6 +308,7 @@ impl HoldTask {
             }
             let renewed = tokio::select! {
                 () = self.events.closed() => return StreamEnd::Closed { ttl },
+                () = revocation.come() => return self.send_last(revoked).await,
                 renewed = self.renew(until) => renewed,
             };
             match renewed {

@@ -1,5 +1,7 @@
 //! TLS of the service itself: both protocols, a certificate that is replaced, and the bounds of handshakes.
 
+mod clients;
+
 use std::fs;
 use std::sync::Arc;
 
@@ -69,6 +71,41 @@ fn commands_speak_tls_with_the_service() {
     let state = ask(&["get", "a", "-q"]);
     assert_code(&state, 0);
     assert_eq!(state.stdout, b"held\n");
+}
+
+/// As the `HEALTHCHECK` of the image does, with the settings of its server.
+#[test]
+fn a_server_with_tls_is_asked_whether_it_is_ready() {
+    let authority = Authority::new();
+    // Not a name of the address that is asked.
+    let files = authority.files_for("locks.example");
+    let serving = start(&files, &[]);
+    let check = |listen: &str, certificate: &str, further: &[&str]| {
+        let listen = listen.rsplit_once("//").unwrap().1;
+        let arguments = ["healthcheck", "--listen", listen];
+        let tls = ["--server-tls-cert-file", certificate];
+        let mut command = leasehold(&[&arguments[..], &tls, further].concat());
+        command.output().unwrap()
+    };
+    assert_code(&check(&serving.url, &files.certificate, &[]), 0);
+    // Another server has taken the port.
+    let another = authority.files_for("another.example");
+    assert_code(&check(&serving.url, &another.certificate, &[]), 1);
+
+    let ca = authority.file();
+    let required = [
+        "--server-tls-client-ca-file",
+        &ca,
+        "--server-tls-client-certificate",
+        "required",
+        "--server-admin-listen",
+        "127.0.0.1:0",
+    ];
+    let required = start(&files, &required);
+    assert_code(&check(&required.url, &files.certificate, &[]), 1);
+    let admin = required.admin_url.rsplit_once("//").unwrap().1;
+    let further = ["--server-admin-listen", admin];
+    assert_code(&check(&required.url, &files.certificate, &further), 0);
 }
 
 #[tokio::test]

@@ -22,6 +22,9 @@ const ECHO_MAX: usize = 64;
 const CROSS_SITE: &str = "a browser sent this for a page of another site, and this service has no key that would stop such \
      requests; do not call it from a browser, or configure a key (LEASEHOLD_API_KEY_FILE)";
 
+const CROSS_SITE_CERTIFICATE: &str = "a browser sent this for a page of another site, and added the client certificate by \
+     itself; send an API key instead";
+
 /// The host names that requests may use for the service.
 #[derive(Clone, Debug)]
 pub struct KnownHosts {
@@ -101,6 +104,18 @@ pub(super) fn screen(
         return Ok(());
     }
     Err(Problem::forbidden(AccessRefusal::CrossSite, CROSS_SITE))
+}
+
+/// Refuses cross-site requests that are authenticated by a certificate, which browsers add by themselves. The certificate of
+/// this service stops DNS rebinding.
+pub(super) fn screen_certificate(request: &Request) -> Result<(), Problem> {
+    match is_cross_site(request) {
+        true => Err(Problem::forbidden(
+            AccessRefusal::CrossSite,
+            CROSS_SITE_CERTIFICATE,
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Whether a page of another site sent the request. Browsers without `Sec-Fetch-Site` send `Origin`, at least with

@@ -9,8 +9,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{API_KEY_CHARS_MAX, KeyHash, PrincipalEntry};
+use crate::config::{API_KEY_CHARS_MAX, CertificateName, KeyHash, PrincipalEntry};
 use crate::domain::{Owner, Rights, Verb, Verbs};
+use crate::http::audit::RefusalSample;
 
 /// What a key of the configuration itself allows. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +53,13 @@ impl Role {
     }
 }
 
+/// By what a principal is known.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Credential {
+    Key(KeyHash),
+    Certificate(CertificateName),
+}
+
 /// The authenticated sender of a request. Cloning is cheap.
 #[derive(Clone)]
 pub(in crate::http) struct Principal(Arc<PrincipalFacts>);
@@ -63,27 +71,33 @@ struct PrincipalFacts {
     rights: Rights,
     /// The owner of all its claims, if it may not choose.
     owner: Option<Owner>,
-    /// Cancelled once these facts are no longer true, or the key is no longer valid.
+    credential: Credential,
+    refusals: RefusalSample,
+    /// Cancelled once these facts are no longer true, or the credential is no longer valid.
     replaced: CancellationToken,
 }
 
 impl Principal {
-    fn of_role(role: Role) -> Self {
+    fn of_role(role: Role, credential: Credential) -> Self {
         Self(Arc::new(PrincipalFacts {
             name: role.name().to_owned(),
             role: Some(role),
             rights: role.rights(),
             owner: None,
+            credential,
+            refusals: RefusalSample::default(),
             replaced: CancellationToken::new(),
         }))
     }
 
-    fn of_entry(entry: &PrincipalEntry) -> Self {
+    fn of_entry(entry: &PrincipalEntry, credential: Credential) -> Self {
         Self(Arc::new(PrincipalFacts {
             name: entry.name.clone(),
             role: None,
             rights: entry.rights.clone(),
             owner: entry.binds_owner.then(|| Owner::from_store(&entry.name)),
+            credential,
+            refusals: RefusalSample::default(),
             replaced: CancellationToken::new(),
         }))
     }
@@ -104,16 +118,24 @@ impl Principal {
         self.0.owner.as_ref()
     }
 
-    /// Cancelled once its key is no longer valid, or the principal has other rights.
+    /// Its refusals so far, of which not all are in the audit stream.
+    pub(in crate::http) fn refusals(&self) -> &RefusalSample {
+        &self.0.refusals
+    }
+
+    /// Cancelled once its key or its certificate is no longer valid, or the principal has other rights.
     pub(in crate::http) fn replaced(&self) -> &CancellationToken {
         &self.0.replaced
     }
 
     fn is_equal_to(&self, other: &Self) -> bool {
+        self.is_same_sender_as(other) && self.rights() == other.rights()
+    }
+
+    /// Whether both are the same but for their rights.
+    fn is_same_sender_as(&self, other: &Self) -> bool {
         let facts = |it: &Self| (it.0.role, it.0.owner.is_some());
-        self.name() == other.name()
-            && facts(self) == facts(other)
-            && self.rights() == other.rights()
+        self.name() == other.name() && facts(self) == facts(other)
     }
 }
 
@@ -123,7 +145,7 @@ pub struct KeyRing(Arc<SharedKeys>);
 
 #[derive(Default)]
 struct SharedKeys {
-    principals: RwLock<HashMap<KeyHash, Principal>>,
+    principals: RwLock<HashMap<Credential, Principal>>,
     /// Whether the files of the keys have changed to something that cannot be used.
     is_outdated: AtomicBool,
 }
@@ -150,12 +172,18 @@ impl KeyRing {
         keys: impl IntoIterator<Item = (Role, K)>,
         principals: &[PrincipalEntry],
     ) {
-        let by_role = keys
-            .into_iter()
-            .map(|(role, key)| (KeyHash::of(key.as_ref()), Principal::of_role(role)));
+        let by_role = keys.into_iter().map(|(role, key)| {
+            let key = Credential::Key(KeyHash::of(key.as_ref()));
+            (key.clone(), Principal::of_role(role, key))
+        });
         let by_file = principals.iter().flat_map(|entry| {
-            let keys = entry.keys.iter();
-            keys.map(|key| (*key, Principal::of_entry(entry)))
+            let keys = entry.keys.iter().copied().map(Credential::Key);
+            let names = entry.certificates.iter().cloned();
+            let credentials = keys.chain(names.map(Credential::Certificate));
+            credentials.map(|credential| {
+                let principal = Principal::of_entry(entry, credential.clone());
+                (credential, principal)
+            })
         });
         let new: Vec<_> = by_role.chain(by_file).collect();
         let mut principals = self.0.principals.write();
@@ -163,12 +191,14 @@ impl KeyRing {
             .as_mut()
             .unwrap_or_else(|poisoned| poisoned.get_mut());
         let old = mem::take(&mut **principals);
-        for (key, principal) in new {
-            let same = old.get(&key).filter(|old| old.is_equal_to(&principal));
-            principals.insert(key, same.cloned().unwrap_or(principal));
+        for (credential, principal) in new {
+            let same = old
+                .get(&credential)
+                .filter(|old| old.is_equal_to(&principal));
+            principals.insert(credential, same.cloned().unwrap_or(principal));
         }
-        for (key, before) in &old {
-            let now = principals.get(key);
+        for (credential, before) in &old {
+            let now = principals.get(credential);
             if now.is_none_or(|now| !Arc::ptr_eq(&now.0, &before.0)) {
                 before.replaced().cancel();
             }
@@ -182,10 +212,29 @@ impl KeyRing {
         if presented.len() > API_KEY_CHARS_MAX {
             return None;
         }
-        let presented = KeyHash::of(presented);
+        let presented = Credential::Key(KeyHash::of(presented));
         let principals = self.0.principals.read();
         let principals = principals.unwrap_or_else(PoisonError::into_inner);
         principals.get(&presented).cloned()
+    }
+
+    /// The principal with a name of this certificate, if all its names that are known are of one principal.
+    pub(super) fn principal_of_certificate(&self, names: &[CertificateName]) -> Option<Principal> {
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        let named = |name: &CertificateName| principals.get(&Credential::Certificate(name.clone()));
+        let mut known = names.iter().filter_map(named);
+        let first = known.next()?;
+        let is_of_one = known.all(|other| other.name() == first.name());
+        is_of_one.then(|| first.clone())
+    }
+
+    /// This principal with its rights of now, if its key or its certificate is still its own.
+    pub(super) fn current(&self, principal: &Principal) -> Option<Principal> {
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        let now = principals.get(&principal.0.credential);
+        now.filter(|now| now.is_same_sender_as(principal)).cloned()
     }
 
     /// Whether any key has this role.

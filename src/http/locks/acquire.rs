@@ -86,10 +86,8 @@ pub(in crate::http) async fn acquire(
     let was_draining = service.is_draining();
     let answer = service.acquire(Arc::clone(&claim), wait).await;
     // A grant is rolled back by dropping the answer.
-    if principal.is_some_and(|principal| principal.replaced().is_cancelled()) {
-        return Err(Problem::unauthorized(
-            "the key of this request was replaced while it waited",
-        ));
+    if let Some(principal) = principal {
+        app.permit_still(&principal, &claim.names, audited.as_ref())?;
     }
     let AcquireAnswer {
         outcome,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use futures_util::future::{self, Either};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
@@ -51,18 +52,22 @@ pub(super) async fn hold(
         waits: true,
     };
     let service = app.admit(operation, &requester).await?;
-    let mut events = Box::pin(service.hold(Arc::clone(&claim), acquire_request.wait));
+    let revoked = encoder.revoked();
+    let events = service.hold_until(Arc::clone(&claim), acquire_request.wait, revoked);
+    let mut events = Box::pin(events);
     let first = events.next().await;
     let first = match first {
         Some(HoldEvent::Refused(refused)) => return Err(encoder.refusal(refused)),
         Some(HoldEvent::Draining) | None => {
             return Err(Problem::stream_draining(claim.token));
         }
+        Some(HoldEvent::Revoked { is_held: false }) => return Err(encoder.revocation()),
         Some(
             first @ (HoldEvent::Queued(_)
             | HoldEvent::Acquired { .. }
             | HoldEvent::Renewed(_)
-            | HoldEvent::Lost(_)),
+            | HoldEvent::Lost(_)
+            | HoldEvent::Revoked { is_held: true }),
         ) => first,
     };
     let third_of_ttl = claim.ttl.get() / 3;
@@ -97,6 +102,23 @@ struct EventEncoder {
 }
 
 impl EventEncoder {
+    /// Completes when the sender may no longer hold the lock; never on a service without keys.
+    fn revoked(&self) -> impl Future<Output = ()> + use<> {
+        match &self.requester.principal {
+            Some(principal) => {
+                let names = self.claim.names.clone();
+                Either::Left(self.app.clone().revoked(principal.clone(), names))
+            }
+            None => Either::Right(future::pending()),
+        }
+    }
+
+    fn revocation(&self) -> Problem {
+        let (principal, audited) = (self.requester.principal.as_ref(), self.audited.as_ref());
+        let revocation = self.app.revocation(principal, &self.claim.names, audited);
+        revocation.with_token(self.claim.token)
+    }
+
     fn encode(&self, event: HoldEvent) -> Event {
         match event {
             HoldEvent::Queued(position) => Event::new("queued", &PositionView::from(position)),
@@ -120,6 +142,13 @@ impl EventEncoder {
             HoldEvent::Refused(refused) => self.problem("refused", &self.refusal(refused)),
             HoldEvent::Draining => {
                 self.problem("draining", &Problem::stream_draining(self.claim.token))
+            }
+            HoldEvent::Revoked { is_held } => {
+                let problem = self.revocation();
+                if let Some(reason) = problem.access_refusal() {
+                    self.app.http_metrics().refused(reason);
+                }
+                self.problem(if is_held { "lost" } else { "refused" }, &problem)
             }
         }
     }

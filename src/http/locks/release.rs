@@ -13,6 +13,7 @@ use crate::domain::{
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
+use crate::http::audit::AuditedSender;
 use crate::http::auth::{Principal, Role};
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::log::Frequent;
@@ -56,10 +57,10 @@ pub(in crate::http) async fn release(
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
     let service = app.admit(operation, &requester).await?;
-    let released = service.release(names.clone(), token, hold_count).await?;
-    if let Some(sender) = app.settings().audit.sender(&requester) {
-        sender.released(&names, &released);
-    }
+    let audited = app.settings().audit.sender(&requester);
+    let note = AuditedSender::of_release(audited, names.clone());
+    let released = service.release_then(names.clone(), token, hold_count, note);
+    let released = released.await?;
     respond(route_form, &names, token, released)
 }
 
@@ -106,13 +107,14 @@ pub(super) async fn evict(
     }
     fields.finish(&RELEASE_FIELDS)?;
     let service = app.admit(Operation::Evict, &requester).await?;
-    let evicted = service.evict(name.clone(), reason.clone()).await?;
-    if evicted.holders.total > 0 {
-        log_eviction(app, &requester, &name, &evicted, &reason);
-        if let Some(sender) = app.settings().audit.sender(&requester) {
-            sender.evicted(&name, &evicted, &reason);
-        }
-    }
+    let eviction = EvictionRequest {
+        app: app.clone(),
+        requester,
+        name: name.clone(),
+        reason: reason.clone(),
+    };
+    let note = move |evicted: &Evicted| eviction.note(evicted);
+    let evicted = service.evict_then(name.clone(), reason, note).await?;
     if !evicted.is_complete {
         return Err(Problem::eviction_unfinished(name, &evicted.holders));
     }
@@ -124,35 +126,51 @@ pub(super) async fn evict(
     Ok(json(StatusCode::OK, "application/json", &body))
 }
 
-/// Logs who took the lock away. Without keys, any client can cause any number of these lines.
-fn log_eviction(
-    app: &App,
-    requester: &Requester,
-    name: &LockName,
-    evicted: &Evicted,
-    reason: &str,
-) {
-    let principal = requester.principal.as_ref();
-    let role = principal.and_then(Principal::role);
-    let frequent = principal
-        .is_none()
-        .then(|| Frequent::Eviction(requester.network()));
-    let Some(number) = app.log_sample().number(frequent) else {
-        return;
-    };
-    tracing::info!(
-        request_id = requester.request_id.as_str(),
-        peer = requester.address().map(tracing::field::display),
-        principal = principal.filter(|_| role.is_none()).map(Principal::name),
-        role = role.map(Role::label),
-        lock.name = %name,
-        outcome = "evicted",
-        holders = evicted.holders.total,
-        is_complete = evicted.is_complete,
-        reason,
-        evictions = number.evictions,
-        "The lock was taken from its holders."
-    );
+/// An eviction that is under way, and who asked for it.
+struct EvictionRequest {
+    app: App,
+    requester: Requester,
+    name: LockName,
+    reason: String,
+}
+
+impl EvictionRequest {
+    /// Writes the lines about it, unless nobody held the lock.
+    fn note(&self, evicted: &Evicted) {
+        if evicted.holders.total == 0 {
+            return;
+        }
+        self.log(evicted);
+        if let Some(sender) = self.app.settings().audit.sender(&self.requester) {
+            sender.evicted(&self.name, evicted, &self.reason);
+        }
+    }
+
+    /// Logs who took the lock away. Without keys, any client can cause any number of these lines.
+    fn log(&self, evicted: &Evicted) {
+        let requester = &self.requester;
+        let principal = requester.principal.as_ref();
+        let role = principal.and_then(Principal::role);
+        let frequent = principal
+            .is_none()
+            .then(|| Frequent::Eviction(requester.network()));
+        let Some(number) = self.app.log_sample().number(frequent) else {
+            return;
+        };
+        tracing::info!(
+            request_id = requester.request_id.as_str(),
+            peer = requester.address().map(tracing::field::display),
+            principal = principal.filter(|_| role.is_none()).map(Principal::name),
+            role = role.map(Role::label),
+            lock.name = %self.name,
+            outcome = "evicted",
+            holders = evicted.holders.total,
+            is_complete = evicted.is_complete,
+            reason = self.reason,
+            evictions = number.evictions,
+            "The lock was taken from its holders."
+        );
+    }
 }
 
 /// A reason is free text with the restrictions of an owner, because it is shown and logged too.

@@ -24,6 +24,7 @@ use crate::domain::{
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
+use crate::http::audit::AuditedSender;
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::problem::{Problem, conflict_sentence};
 use crate::http::requester::Requester;
@@ -133,9 +134,14 @@ async fn lock(
     };
     let service = app.admit(operation, &requester).await?;
     let audited = app.settings().audit.sender(&requester);
+    let principal = requester.principal.clone();
     drop(requester);
     let was_draining = service.is_draining();
     let answer = service.acquire(Arc::clone(&claim), options.wait).await;
+    // A grant is rolled back by dropping the answer.
+    if let Some(principal) = principal {
+        app.permit_still(&principal, &claim.names, audited.as_ref())?;
+    }
     let AcquireAnswer {
         outcome,
         waited,
@@ -197,10 +203,9 @@ async fn unlock(
     let token = Token::parse(&info.id)?;
     let service = app.admit(Operation::Keep(1), &requester).await?;
     let names = LockNames::from(name.clone());
-    let released = service.release(names.clone(), token, None).await?;
-    if let Some(sender) = app.settings().audit.sender(&requester) {
-        sender.released(&names, &released);
-    }
+    let audited = app.settings().audit.sender(&requester);
+    let note = AuditedSender::of_release(audited, names.clone());
+    let released = service.release_then(names, token, None, note).await?;
     match released.into_iter().next() {
         Some(Released::NotHolder(reason)) => {
             Err(Problem::not_holder(NotHeld { name, reason }).of_one_lock())

@@ -1,5 +1,6 @@
 //! What the rules of a keys file permit: every verb, principal and prefix, however the name of a lock is written.
 
+mod audited;
 mod changes;
 
 use leasehold::config::{KeyHash, KeysFile};

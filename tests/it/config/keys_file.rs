@@ -1,6 +1,6 @@
 //! The keys file: what it may say, and messages about the line that is wrong.
 
-use leasehold::config::{Auth, KeyHash, KeysFile};
+use leasehold::config::{Auth, CertificateName, KeyHash, KeysFile};
 use leasehold::domain::{LockName, Verb};
 
 use super::{KEY, OTHER_KEY, complaint, file, from_environment};
@@ -52,6 +52,60 @@ fn a_keys_file_says_who_may_do_what() {
     assert!(billing.rights.permit(Verb::Acquire, &name));
     assert!(!billing.rights.permit(Verb::List, &name));
     assert!(!other.rights.permit(Verb::Read, &name));
+}
+
+#[test]
+fn a_principal_may_be_known_by_the_names_of_certificates_alone() {
+    let names = "certificates = [\"spiffe://a/b\", \"dns:Web.Example\"]";
+    let file = file(&format!("[principals.a]\n{names}\n"));
+    let read = KeysFile::read(file.path()).unwrap();
+    let names: Vec<_> = read.principals[0].certificates.iter().collect();
+    let expected = [
+        CertificateName::of_uri("spiffe://a/b"),
+        CertificateName::of_dns("web.example"),
+    ];
+    assert_eq!(names, expected.iter().collect::<Vec<_>>());
+    assert!(read.principals[0].keys.is_empty());
+}
+
+#[test]
+fn a_name_that_no_certificate_can_have_is_refused_with_its_line() {
+    let with = |names: &str| format!("[principals.a]\ncertificates = [\n  {names}\n]\n");
+    let many: Vec<_> = (0..17).map(|number| format!("\"dns:{number}\"")).collect();
+    assert_complaints(&[
+        (
+            with("\"billing.example\""),
+            ":3: principals.a.certificates: \"billing.example\" is not a name of a certificate; write a URI like",
+        ),
+        (
+            with("\"dns:\""),
+            ":3: principals.a.certificates: \"dns:\" is not a name of a certificate",
+        ),
+        (
+            with("\"dns:*.example\""),
+            ":3: principals.a.certificates: \"dns:*.example\" has a *, but names are compared as they are",
+        ),
+        (
+            with("\"spiffe://a/b c\""),
+            ":3: principals.a.certificates: \"spiffe://a/b c\" has a character that no name",
+        ),
+        (
+            with("\"dns:a\", \"dns:A\""),
+            ":3: principals.a.certificates: has the same name twice",
+        ),
+        (
+            with(&many.join(", ")),
+            ":2: principals.a.certificates: has 17 names; at most 16",
+        ),
+        (
+            with("\"dns:a\"") + "[principals.b]\ncertificates = [\"dns:a\"]\n",
+            ":6: principals.b.certificates: dns:a is a name of a too; a certificate is of one principal",
+        ),
+        (
+            "[principals.a]\ncertificates = []\n".to_owned(),
+            ":1: principals.a.keys: has 0 keys",
+        ),
+    ]);
 }
 
 /// The beginning of each complaint about a file, without the path.

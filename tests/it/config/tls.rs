@@ -69,3 +69,35 @@ fn a_file_without_what_it_should_have_is_refused_and_not_quoted() {
     let error = complaint(from_environment(&[STORE, (CA, "/nowhere/ca.pem")]));
     assert!(error.contains("/nowhere/ca.pem: cannot be read"), "{error}");
 }
+
+const SERVER_CERT: &str = "LEASEHOLD_SERVER_TLS_CERT_FILE";
+const SERVER_KEY: &str = "LEASEHOLD_SERVER_TLS_KEY_FILE";
+const CLIENT_CA: &str = "LEASEHOLD_SERVER_TLS_CLIENT_CA_FILE";
+const CLIENT_CERTIFICATE: &str = "LEASEHOLD_SERVER_TLS_CLIENT_CERTIFICATE";
+
+#[test]
+fn clients_may_or_must_show_a_certificate_of_an_authority() {
+    let authority = Authority::new();
+    let (ca, own) = (authority.file(), authority.files_for("leasehold"));
+    let tls = [(SERVER_CERT, &*own.certificate), (SERVER_KEY, &*own.key)];
+    let clients = |further: &[(&'static str, &str)]| {
+        let (config, _) = from_environment(&[&tls[..], further].concat()).unwrap();
+        let clients = config.certificate.unwrap().clients;
+        clients.map(|clients| (clients.certificates.len(), clients.are_required))
+    };
+    assert_eq!(clients(&[]), None);
+    assert_eq!(clients(&[(CLIENT_CA, &ca)]), Some((1, false)));
+    let required = (CLIENT_CERTIFICATE, "required");
+    assert_eq!(clients(&[(CLIENT_CA, &ca), required]), Some((1, true)));
+
+    let error = complaint(from_environment(&[(CLIENT_CA, &ca)]));
+    assert!(
+        error.contains("only over TLS; set server.tls_cert_file"),
+        "{error}"
+    );
+    let error = complaint(from_environment(&[&tls[..], &[required]].concat()));
+    assert!(error.contains("set server.tls_client_ca_file"), "{error}");
+    let without = (CLIENT_CA, &*own.key);
+    let error = complaint(from_environment(&[&tls[..], &[without]].concat()));
+    assert!(error.contains("has no certificate in PEM form"), "{error}");
+}

@@ -1,9 +1,10 @@
 //! Certificates for tests: an authority, and what it signs, in files.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use leasehold::config::{RedisTls, TlsIdentity};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
@@ -37,10 +38,7 @@ impl Authority {
 
     /// The same with a certificate that was valid once.
     pub(crate) fn expired_files_for(&self, name: &str) -> TlsFiles {
-        self.files(name, |params| {
-            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-        })
+        self.files(name, expire)
     }
 
     /// What a client trusts that trusts this authority alone.
@@ -59,6 +57,34 @@ impl Authority {
         TlsIdentity {
             chain: vec![certificate.expect("a certificate")],
             key: key.expect("a key").into(),
+        }
+    }
+
+    /// The certificate of a client with this name, a URI or a DNS name.
+    pub(crate) fn client(&self, name: &str) -> TlsIdentity {
+        self.client_with(name, |_| {})
+    }
+
+    /// The same with a certificate that was valid once.
+    pub(crate) fn expired_client(&self, name: &str) -> TlsIdentity {
+        self.client_with(name, expire)
+    }
+
+    fn client_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> TlsIdentity {
+        let mut params = CertificateParams::default();
+        let text = name.try_into().expect("a name in ASCII");
+        params.subject_alt_names = vec![match name.contains("://") {
+            true => SanType::URI(text),
+            false => SanType::DnsName(text),
+        }];
+        set_subject(&mut params, "client");
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        let signed = params.signed_by(&key, &self.issuer).expect("a signature");
+        let der = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        TlsIdentity {
+            chain: vec![signed.der().clone()],
+            key: Arc::new(der),
         }
     }
 
@@ -91,6 +117,11 @@ impl Authority {
         let path = self.directory.path().join(name);
         path.to_str().expect("a path in UTF-8").to_owned()
     }
+}
+
+fn expire(params: &mut CertificateParams) {
+    params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2002, 1, 1);
 }
 
 /// The default subject is the same for all: a certificate would seem to be its own issuer.

@@ -6,7 +6,7 @@ use leasehold::config::{KeyHash, KeysFile, PrincipalEntry};
 use leasehold::http::{KeyRing, Role};
 
 use super::{FILE, api_with, assert_permitted, by, install, ring};
-use crate::api::support::{EventStream, delete, get, post};
+use crate::api::support::{Api, EventStream, delete, get, post};
 use crate::support::eventually;
 
 #[tokio::test]
@@ -73,6 +73,140 @@ async fn what_began_with_a_key_ends_when_the_key_is_no_longer_valid() {
     })
     .await;
     assert_eq!(other.expect("acquired").await["name"], "wanted");
+}
+
+/// The file in which the principal `orders` may only read and list.
+fn without_acquire() -> String {
+    let text = FILE.replace("\"acquire\", \"read\", \"list\"", "\"read\", \"list\"");
+    assert_ne!(text, FILE);
+    text
+}
+
+/// The file in which the principal `orders` has another rule more.
+fn with_more() -> String {
+    let first = "rules = [{ prefix = \"orders\", verbs = [\"acquire\"";
+    let more = "rules = [{ prefix = \"more\", verbs = [\"read\"] }, { prefix = \"orders\", verbs = [\"acquire\"";
+    let text = FILE.replace(first, more);
+    assert_ne!(text, FILE);
+    text
+}
+
+/// The file without the principal `orders`.
+fn without_key() -> String {
+    let (before, after) = FILE.split_once("[principals.orders]").unwrap();
+    let (_, after) = after.split_once("[principals.reader]").unwrap();
+    format!("{before}[principals.reader]{after}")
+}
+
+async fn stream_of_orders(api: &Api, path: &str) -> EventStream {
+    let stream = post(path).header("accept", "text/event-stream");
+    EventStream::of(api.open(by("orders", stream)).await)
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_is_refused_when_it_loses_its_key_or_its_right() {
+    for (text, code) in [
+        (without_acquire(), "forbidden"),
+        (without_key(), "unauthorized"),
+    ] {
+        let ring = ring(FILE);
+        let api = api_with(&ring).await;
+        let held = api.send(by("root", post("/locks/orders/1?ttl=1h"))).await;
+        let mut waiting = stream_of_orders(&api, "/locks/orders/1").await;
+        waiting.expect("queued").await;
+        install(&ring, &with_more());
+        install(&ring, &text);
+        assert_eq!(waiting.expect("refused").await["code"], code);
+        assert!(waiting.next().await.is_none(), "the stream goes on");
+        let release = delete("/locks/orders/1").token(held.header("lock-token"));
+        assert_eq!(api.send(by("root", release)).await.status, 204);
+        eventually("the lock is free for others", async || {
+            let acquired = api.send(by("root", post("/locks/orders/1"))).await;
+            (acquired.status == 201).then_some(())
+        })
+        .await;
+    }
+}
+
+/// It is not released, because its holder may be in the middle of its work.
+#[tokio::test]
+async fn a_stream_that_holds_is_no_longer_renewed_when_it_loses_its_key_or_its_right() {
+    for (text, code) in [
+        (without_acquire(), "forbidden"),
+        (without_key(), "unauthorized"),
+    ] {
+        let ring = ring(FILE);
+        let api = api_with(&ring).await;
+        let mut lasting = stream_of_orders(&api, "/locks/orders/lasting?ttl=1h").await;
+        lasting.expect("acquired").await;
+        let mut brief = stream_of_orders(&api, "/locks/orders/brief?ttl=500ms").await;
+        brief.expect("acquired").await;
+        install(&ring, &text);
+        assert_eq!(lasting.expect("lost").await["code"], code);
+        assert!(lasting.next().await.is_none(), "the stream goes on");
+        drop(lasting);
+        eventually("the lease that is not renewed ends", async || {
+            let lock = api.send(by("root", get("/locks/orders/brief"))).await;
+            (lock.json()["state"] == "free").then_some(())
+        })
+        .await;
+        let lock = api.send(by("root", get("/locks/orders/lasting"))).await;
+        assert_eq!(lock.json()["state"], "held", "it was not released");
+    }
+}
+
+#[tokio::test]
+async fn what_waits_and_holds_goes_on_when_a_change_leaves_it_its_right() {
+    let ring = ring(FILE);
+    let api = api_with(&ring).await;
+    let mut holds = stream_of_orders(&api, "/locks/orders/held?ttl=500ms").await;
+    holds.expect("acquired").await;
+    let held = api.send(by("root", post("/locks/orders/1?ttl=1h"))).await;
+    let mut waits = stream_of_orders(&api, "/locks/orders/1").await;
+    waits.expect("queued").await;
+    let polls = api.begin(by("orders", post("/locks/orders/1?wait=30s")));
+    eventually("it waits", async || {
+        let lock = api.send(by("root", get("/locks/orders/1"))).await.json();
+        (lock["queue_length"] == 2).then_some(())
+    })
+    .await;
+    install(&ring, &with_more());
+    holds.expect("renewed").await;
+    let release = delete("/locks/orders/1").token(held.header("lock-token"));
+    assert_eq!(api.send(by("root", release)).await.status, 204);
+    waits.expect("acquired").await;
+    drop(waits);
+    let polled = polls.await.unwrap();
+    assert_eq!(polled.status, 201, "{}", polled.text());
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_is_forbidden_when_only_its_rules_have_changed() {
+    for terraform in [false, true] {
+        let ring = ring(FILE);
+        let api = api_with(&ring).await;
+        let held = api.send(by("root", post("/locks/orders/1?ttl=1h"))).await;
+        let id = r#"{"ID":"01890a5d-ac96-774b-bcce-b302099a8057"}"#;
+        let waiting = api.begin(match terraform {
+            true => by("orders", post("/terraform/orders/1?wait=30s").json(id)),
+            false => by("orders", post("/locks/orders/1?wait=30s")),
+        });
+        eventually("it waits", async || {
+            let lock = api.send(by("root", get("/locks/orders/1"))).await.json();
+            (lock["queue_length"] == 1).then_some(())
+        })
+        .await;
+        install(&ring, &without_acquire());
+        let release = delete("/locks/orders/1").token(held.header("lock-token"));
+        assert_eq!(api.send(by("root", release)).await.status, 204);
+        let answer = waiting.await.unwrap();
+        assert_permitted(&answer, false, "orders");
+        eventually("it holds nothing", async || {
+            let acquired = api.send(by("root", post("/locks/orders/1"))).await;
+            (acquired.status == 201).then_some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

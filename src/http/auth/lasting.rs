@@ -1,0 +1,66 @@
+//! The right to acquire of a request that lasts. Keys and rules may change while it waits, and while a stream holds its lock.
+
+use crate::domain::{LockName, LockNames, Verb};
+use crate::http::app::App;
+use crate::http::audit::AuditedSender;
+use crate::http::problem::Problem;
+
+use super::{Access, Principal, refusal};
+
+/// The key does not authenticate the sender of the request any more.
+const REPLACED: &str = "the key of this request was replaced after the request had begun";
+
+impl App {
+    /// Checks by the keys and the rules of now that the sender of a request may still acquire these locks, which it might
+    /// when the request began. Returns the sender with its rights of now.
+    pub(in crate::http) fn permit_still(
+        &self,
+        principal: &Principal,
+        names: &[LockName],
+        audited: Option<&AuditedSender>,
+    ) -> Result<Principal, Problem> {
+        let Access::Keys(keys, _) = &self.settings().access else {
+            return Ok(principal.clone());
+        };
+        if !principal.replaced().is_cancelled() {
+            return Ok(principal.clone());
+        }
+        let Some(now) = keys.current(principal) else {
+            return Err(Problem::unauthorized(REPLACED));
+        };
+        let mut names = names.iter();
+        let Some(name) = names.find(|name| !now.rights().permit(Verb::Acquire, name)) else {
+            return Ok(now);
+        };
+        if let Some(sender) = audited {
+            sender.refused(Verb::Acquire, Some(name));
+        }
+        let locks = format!(" on {name}");
+        Err(refusal(keys, &now, Verb::Acquire, &locks))
+    }
+
+    /// Completes when the sender may no longer acquire these locks. A change of the rules that leaves it this right changes
+    /// nothing.
+    pub(in crate::http) async fn revoked(self, mut principal: Principal, names: LockNames) {
+        loop {
+            principal.replaced().cancelled().await;
+            match self.permit_still(&principal, &names, None) {
+                Ok(now) => principal = now,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The problem of a request whose sender lost the right to acquire these locks.
+    pub(in crate::http) fn revocation(
+        &self,
+        principal: Option<&Principal>,
+        names: &[LockName],
+        audited: Option<&AuditedSender>,
+    ) -> Problem {
+        let now = principal.map(|principal| self.permit_still(principal, names, audited));
+        // It may have got the right again since.
+        let problem = now.and_then(Result::err);
+        problem.unwrap_or_else(|| Problem::unauthorized(REPLACED))
+    }
+}

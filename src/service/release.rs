@@ -1,0 +1,102 @@
+//! Releases and evictions. Both complete even if their caller has gone, and so does what has to be noted about them.
+
+use std::sync::Arc;
+
+use super::LockService;
+use super::acquire::subtract_elapsed;
+use super::background::Detached;
+use crate::domain::{Evicted, HoldCount, LockName, LockNames, Released, Token};
+use crate::store::StoreError;
+
+impl LockService {
+    /// Ends a claim on each of these locks, or reduces its hold count. A waiting claim leaves the queue.
+    ///
+    /// # Errors
+    /// The store failed. If the outcome is unknown, the claim may or may not hold until the release is repeated.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the operation still completes.
+    pub async fn release(
+        &self,
+        names: LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+    ) -> Result<Vec<Released>, StoreError> {
+        self.release_then(names, token, hold_count, |_| {}).await
+    }
+
+    /// Like [`Self::release`]. `then` gets what the store did as soon as that is known, even if the caller has gone.
+    ///
+    /// # Errors
+    /// As [`Self::release`]; then `then` is not called, unless only the answer came too late.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the operation still completes, and `then` is called.
+    pub async fn release_then(
+        &self,
+        names: LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        then: impl FnOnce(&[Released]) + Send + 'static,
+    ) -> Result<Vec<Released>, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        Detached::new(self, async move {
+            let (sent, deadline) = inner.start();
+            let answer = inner
+                .store
+                .release(&names, token, hold_count, deadline)
+                .await;
+            inner.metrics.release(sent.elapsed(), &answer);
+            inner.queues.recheck(token);
+            let mut released = answer?;
+            then(&released);
+            let held = released.iter_mut().filter_map(|released| match released {
+                Released::SteppedBack(lease) => Some(lease),
+                Released::Freed { .. }
+                | Released::LeftQueue
+                | Released::Repeated
+                | Released::NotHolder(_) => None,
+            });
+            subtract_elapsed(held, sent)?;
+            Ok(released)
+        })
+        .await
+    }
+
+    /// Evicts all holders of the lock and returns them.
+    ///
+    /// # Errors
+    /// The store failed, and no holder is known to have been evicted.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the operation still completes.
+    pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
+        self.evict_then(name, reason, |_| {}).await
+    }
+
+    /// Like [`Self::evict`]. `then` gets the evicted holders as soon as they are known, even if the caller has gone.
+    ///
+    /// # Errors
+    /// As [`Self::evict`]; then `then` is not called.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the operation still completes, and `then` is called.
+    pub async fn evict_then(
+        &self,
+        name: LockName,
+        reason: String,
+        then: impl FnOnce(&Evicted) + Send + 'static,
+    ) -> Result<Evicted, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        Detached::new(self, async move {
+            let (sent, deadlines) = inner.start_long();
+            let answer = inner.store.evict(&name, &reason, deadlines).await;
+            inner.metrics.evict(sent.elapsed(), &answer);
+            if let Ok(evicted) = &answer {
+                then(evicted);
+            }
+            answer
+        })
+        .await
+    }
+}

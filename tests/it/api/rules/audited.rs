@@ -1,0 +1,110 @@
+//! The lines of the audit stream: those of operations whose clients have gone, and how many refusals have one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::http::{Access, Audit, Failures, HttpSettings};
+use leasehold::telemetry::{LineKind, LogWriter};
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use super::{FILE, by, ring};
+use crate::api::support::{Api, Call, delete, get, post};
+use crate::support::eventually;
+use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+
+/// An audit stream, and its lines so far.
+struct Stream(NamedTempFile);
+
+impl Stream {
+    fn new() -> Self {
+        Self(NamedTempFile::new().unwrap())
+    }
+
+    /// Keys and audit of a service that writes to it.
+    fn settings(&self) -> impl FnOnce(&mut HttpSettings) + use<> {
+        let output = self.0.reopen().unwrap();
+        let writer = LogWriter::start(LineKind::Audit, output, 1024 * 1024).unwrap();
+        move |settings| {
+            settings.access = Access::Keys(ring(FILE), Failures::new(20));
+            settings.audit = Audit::to(writer);
+        }
+    }
+
+    /// The lines about this event, once there are this many.
+    async fn lines(&self, event: &str, count: usize) -> Vec<Value> {
+        eventually(event, async || {
+            let text = std::fs::read_to_string(self.0.path()).unwrap();
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let lines = whole
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap());
+            let lines: Vec<Value> = lines
+                .filter(|line: &Value| line["event"] == event)
+                .collect();
+            (lines.len() >= count).then_some(lines)
+        })
+        .await
+    }
+}
+
+#[tokio::test]
+async fn a_release_and_an_eviction_whose_clients_have_gone_have_their_lines() {
+    let late = || Fate::Late(Duration::from_millis(500));
+    let store = ScriptedStore::default()
+        .with(Operation::Release, late())
+        .with(Operation::Evict, late());
+    let stream = Stream::new();
+    let api = Api::on(Arc::new(store), stream.settings());
+    let token = "01890a5d-ac96-774b-bcce-b302099a8057";
+    for (name, request, event) in [
+        ("a", delete("/locks/a").token(token), "released"),
+        ("b", delete("/locks/b?force=true&reason=stuck"), "evicted"),
+        ("c", call_of_terraform("c", token), "released"),
+    ] {
+        let path = format!("/locks/{name}");
+        let acquired = api.send(by("root", post(&path).token(token))).await;
+        assert_eq!(acquired.status, 201, "{}", acquired.text());
+        let ending = api.begin(by("root", request));
+        // The store has done it, and its answer is still on the way.
+        eventually("it is free", async || {
+            let lock = api.send(by("root", get(&path))).await;
+            (lock.json()["state"] == "free").then_some(())
+        })
+        .await;
+        ending.abort();
+        let lines = stream.lines(event, if name == "c" { 2 } else { 1 }).await;
+        let line = lines.last().unwrap();
+        assert_eq!(line["name"], name);
+        assert_eq!(line["principal"], "root");
+        assert!(!line.to_string().contains(token), "{line}");
+    }
+}
+
+fn call_of_terraform(name: &str, token: &str) -> Call {
+    delete(&format!("/terraform/{name}")).json(format!(r#"{{"ID":"{token}"}}"#))
+}
+
+#[tokio::test]
+async fn of_many_refusals_the_first_of_each_principal_and_verb_have_lines() {
+    let stream = Stream::new();
+    let api = Api::with(stream.settings()).await;
+    for number in 0..40 {
+        let acquire = post(&format!("/locks/orders/{number}"));
+        assert_eq!(api.send(by("evictor", acquire)).await.status, 403);
+    }
+    let evict = delete("/locks/pay/1?force=true");
+    assert_eq!(api.send(by("evictor", evict)).await.status, 403);
+    assert_eq!(api.send(by("nobody", post("/locks/a"))).await.status, 403);
+    let lines = stream.lines("refused", 10).await;
+    let seen = lines.iter().map(|line| {
+        let [principal, verb] = ["principal", "verb"].map(|field| line[field].as_str().unwrap());
+        (principal, verb, line["left_out"].as_u64().unwrap_or(0))
+    });
+    let of_acquires = [0, 0, 0, 0, 0, 2, 7, 15].map(|left_out| ("evictor", "acquire", left_out));
+    let others = [("evictor", "evict", 0), ("nobody", "acquire", 0)];
+    assert_eq!(
+        seen.collect::<Vec<_>>(),
+        [&of_acquires[..], &others].concat()
+    );
+}

@@ -1,0 +1,268 @@
+//! Certificates of clients: whose they are, which are refused, and what a change of their authorities does.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hyper::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use leasehold::config::{KeyHash, TlsIdentity};
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio_rustls::TlsConnector;
+
+use super::connect;
+use crate::process::Serving;
+use crate::support::certificates::Authority;
+
+const BILLING: &str = "spiffe://example.org/billing";
+const WEB: &str = "web.example";
+
+/// A service with TLS, the authority of its certificate, and the file of the authorities of its clients.
+struct Served {
+    serving: Serving,
+    own: Authority,
+    clients: PathBuf,
+    _directory: TempDir,
+}
+
+impl Served {
+    fn start(clients: &Authority, further: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let (keys, authorities) = (path("keys.toml"), path("clients.pem"));
+        let key = KeyHash::of(b"key-of-web-that-is-long");
+        let text = format!(
+            "[principals.billing]\ncertificates = [\"{BILLING}\"]\n\
+             rules = [{{ prefix = \"billing\", verbs = [\"acquire\"] }}]\n\
+             [principals.web]\nkeys = [\"{key}\"]\ncertificates = [\"dns:{WEB}\"]\n\
+             rules = [{{ prefix = \"web\", verbs = [\"acquire\"] }}]\n"
+        );
+        fs::write(&keys, text).unwrap();
+        fs::copy(clients.file(), &authorities).unwrap();
+        let own = Authority::new();
+        let arguments = [
+            "--auth-keys-file",
+            keys.to_str().unwrap(),
+            "--server-tls-client-ca-file",
+            authorities.to_str().unwrap(),
+        ];
+        let serving = super::start(
+            &own.files_for("localhost"),
+            &[&arguments[..], further].concat(),
+        );
+        Self {
+            serving,
+            own,
+            clients: authorities,
+            _directory: directory,
+        }
+    }
+
+    /// The status of an acquire over a connection of its own; `None` if the connection was refused.
+    async fn acquire(&self, client: &Client<'_>, lock: &str) -> Option<u16> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(self.own.trusted().authorities.unwrap());
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match client.certificate {
+            Some(own) => config
+                .with_client_auth_cert(own.chain.clone(), own.key.clone_key())
+                .unwrap(),
+            None => config.with_no_client_auth(),
+        };
+        if client.is_http2 {
+            config.alpn_protocols = vec![b"h2".to_vec()];
+        }
+        let name = ServerName::try_from("localhost").unwrap();
+        let connector = TlsConnector::from(Arc::new(config));
+        let stream = connector.connect(name, connect(&self.serving).await).await;
+        let stream = TokioIo::new(stream.ok()?);
+        let uri = match client.is_http2 {
+            true => format!("https://localhost/locks/{lock}"),
+            false => format!("/locks/{lock}"),
+        };
+        let mut request = Request::post(uri);
+        if !client.is_http2 {
+            request = request.header("host", "localhost");
+        }
+        for (name, value) in client.headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(String::new()).unwrap();
+        // The end of TLS 1.3 refuses a certificate after the client has done its part, so the request fails.
+        let answer = if client.is_http2 {
+            let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream);
+            let (mut sender, connection) = handshake.await.ok()?;
+            tokio::spawn(connection);
+            sender.send_request(request).await
+        } else {
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(stream).await.ok()?;
+            tokio::spawn(connection);
+            sender.send_request(request).await
+        };
+        answer.ok().map(|answer| answer.status().as_u16())
+    }
+}
+
+/// What a client shows and sends.
+#[derive(Clone, Default)]
+struct Client<'a> {
+    certificate: Option<&'a TlsIdentity>,
+    is_http2: bool,
+    headers: &'a [(&'static str, &'static str)],
+}
+
+#[tokio::test]
+async fn a_certificate_belongs_to_the_principal_with_one_of_its_names() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    let [billing, web, nobody, upper] = [BILLING, WEB, "spiffe://example.org/bill", "Web.Example"]
+        .map(|name| authority.client(name));
+    for is_http2 in [false, true] {
+        for (certificate, lock, status) in [
+            (&billing, "billing/1", 201),
+            (&billing, "web/1", 403),
+            (&web, "web/2", 201),
+            (&upper, "web/3", 201),
+            (&web, "billing/2", 403),
+            (&nobody, "billing/3", 401),
+        ] {
+            let client = Client {
+                certificate: Some(certificate),
+                is_http2,
+                headers: &[],
+            };
+            let lock = format!("{lock}/{is_http2}");
+            assert_eq!(served.acquire(&client, &lock).await, Some(status), "{lock}");
+        }
+        let client = Client {
+            is_http2,
+            ..Client::default()
+        };
+        let anonymous = served.acquire(&client, "billing/4").await;
+        assert_eq!(anonymous, Some(401), "without a certificate and a key");
+    }
+}
+
+#[tokio::test]
+async fn a_key_decides_if_a_client_presents_both() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    let billing = authority.client(BILLING);
+    for (key, lock, status) in [
+        ("Bearer key-of-web-that-is-long", "web/1", 201),
+        ("Bearer key-of-web-that-is-long", "billing/1", 403),
+        ("Bearer another-key", "billing/1", 401),
+        ("nonsense", "billing/1", 401),
+    ] {
+        let client = Client {
+            certificate: Some(&billing),
+            headers: &[("authorization", key)],
+            ..Client::default()
+        };
+        assert_eq!(served.acquire(&client, lock).await, Some(status), "{key}");
+    }
+}
+
+/// A browser adds the certificate of its user to the requests of every page.
+#[tokio::test]
+async fn a_page_of_another_site_cannot_use_the_certificate_of_a_browser() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    let billing = authority.client(BILLING);
+    for (header, status) in [
+        (("sec-fetch-site", "cross-site"), 403),
+        (("origin", "https://evil.example"), 403),
+        (("sec-fetch-site", "same-origin"), 201),
+    ] {
+        let client = Client {
+            certificate: Some(&billing),
+            headers: &[header],
+            ..Client::default()
+        };
+        let answer = served.acquire(&client, "billing/1").await;
+        assert_eq!(answer, Some(status), "{header:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_valid_ends_the_handshake() {
+    let (authority, foreign) = (Authority::new(), Authority::new());
+    let served = Served::start(&authority, &[]);
+    let [forged, expired] = [foreign.client(BILLING), authority.expired_client(BILLING)];
+    for certificate in [&forged, &expired] {
+        for is_http2 in [false, true] {
+            let client = Client {
+                certificate: Some(certificate),
+                is_http2,
+                headers: &[("authorization", "Bearer key-of-web-that-is-long")],
+            };
+            assert_eq!(served.acquire(&client, "web/1").await, None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_can_be_required() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &["--server-tls-client-certificate", "required"]);
+    let (billing, nobody) = (authority.client(BILLING), authority.client("spiffe://a/b"));
+    let with_key = |certificate| Client {
+        certificate,
+        headers: &[("authorization", "Bearer key-of-web-that-is-long")],
+        ..Client::default()
+    };
+    assert_eq!(served.acquire(&with_key(None), "web/1").await, None);
+    let answer = served.acquire(&with_key(Some(&nobody)), "web/1").await;
+    assert_eq!(answer, Some(201), "the key says whose the request is");
+    let by_certificate = Client {
+        certificate: Some(&billing),
+        ..Client::default()
+    };
+    assert_eq!(
+        served.acquire(&by_certificate, "billing/1").await,
+        Some(201)
+    );
+}
+
+#[tokio::test]
+async fn the_authority_of_clients_is_changed_under_load() {
+    let (before, after) = (Authority::new(), Authority::new());
+    let mut served = Served::start(&before, &["--auth-reread-interval", "50ms"]);
+    let [old, new] = [&before, &after].map(|authority| authority.client(BILLING));
+    let pem = |authority: &Authority| fs::read_to_string(authority.file()).unwrap();
+    let install = |served: &mut Served, text: &str| {
+        let next = served.clients.with_extension("next");
+        fs::write(&next, text).unwrap();
+        fs::rename(&next, &served.clients).unwrap();
+        let line = "TLS certificate reloaded: it has changed";
+        served.serving.wait_for_line(line);
+    };
+    let by = |certificate| Client {
+        certificate: Some(certificate),
+        ..Client::default()
+    };
+    // Both authorities are trusted while clients change from one to the other, and no request is refused meanwhile.
+    let mut locks = 0;
+    let mut load = async |served: &Served, certificate| {
+        for _ in 0..10 {
+            locks += 1;
+            let lock = format!("billing/{locks}");
+            assert_eq!(served.acquire(&by(certificate), &lock).await, Some(201));
+        }
+    };
+    load(&served, &old).await;
+    assert_eq!(served.acquire(&by(&new), "billing/new").await, None);
+    install(&mut served, &(pem(&before) + &pem(&after)));
+    load(&served, &old).await;
+    load(&served, &new).await;
+    install(&mut served, &pem(&after));
+    load(&served, &new).await;
+    assert_eq!(served.acquire(&by(&old), "billing/old").await, None);
+}
