@@ -19,14 +19,14 @@ struct FollowUpCounts {
 
 /// One operation that follows.
 #[derive(Debug)]
-pub(super) struct FollowUp(Arc<FollowUpCounts>);
+pub(super) struct FollowUpPermit(Arc<FollowUpCounts>);
 
 impl FollowUps {
     /// Room for one more. If there is none, the node stays without that operation: what it keeps ends with its TTL, and
     /// what it lacks it gets by a renewal.
-    pub(super) fn begin(&self) -> Option<FollowUp> {
+    pub(super) fn begin(&self) -> Option<FollowUpPermit> {
         // Held from here on, so that it is counted down in either case.
-        let follow_up = FollowUp(Arc::clone(&self.0));
+        let follow_up = FollowUpPermit(Arc::clone(&self.0));
         if self.0.running.fetch_add(1, Ordering::Relaxed) < FOLLOW_UPS_MAX {
             return Some(follow_up);
         }
@@ -40,7 +40,7 @@ impl FollowUps {
     }
 }
 
-impl Drop for FollowUp {
+impl Drop for FollowUpPermit {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
     }

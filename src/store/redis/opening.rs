@@ -16,7 +16,7 @@ use super::node::Node;
 use super::pool::Pool;
 use super::probe;
 use super::pubsub::PubSub;
-use super::recovery::{FleetState, Peer, Recovery};
+use super::recovery::{FleetState, QuorumPeer, Recovery};
 use super::replication::Replication;
 use super::{RedisStore, partitions, switches};
 use crate::config::{ClusterAddress, QuorumNode, RedisAddress, RedisConfig, SentinelAddress};
@@ -100,7 +100,7 @@ impl RedisStore {
         });
         let databases: Vec<_> = databases.collect();
         let pause_max = FleetState::new(config.check_interval).settle();
-        let peers = Peer::all(&databases, lease_max, pause_max);
+        let peers = QuorumPeer::all(&databases, lease_max, pause_max);
         let mut opening = Vec::new();
         for ((address, database), peer) in addresses.iter().zip(databases).zip(peers) {
             let connector = match address {
@@ -163,7 +163,7 @@ struct NodeBuilder<'a> {
     config: &'a RedisConfig,
     lease_max: Duration,
     /// The place of the only node among those of a quorum.
-    peer: Option<Peer>,
+    peer: Option<QuorumPeer>,
 }
 
 impl<'a> NodeBuilder<'a> {

@@ -37,7 +37,7 @@ use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
 use fleet::grants_wait;
 use outage::Outage;
-pub(super) use peers::Peer;
+pub(super) use peers::QuorumPeer;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
 
@@ -62,7 +62,7 @@ pub(super) struct Recovery {
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     /// The other nodes, if it is a node of a quorum.
-    peer: Option<Peer>,
+    peer: Option<QuorumPeer>,
     known: Mutex<KnownData>,
     is_refused: AtomicBool,
     /// Wakes the correction of all locks, if this process was the first to find that the clock was set back.
@@ -94,7 +94,7 @@ impl Recovery {
         keys: RedisKeys,
         fleet: Arc<FleetState>,
         messages: Arc<PubSub>,
-        peer: Option<Peer>,
+        peer: Option<QuorumPeer>,
     ) -> Self {
         let wait = config.grace_on_empty_start.then_some(lease_max);
         Self {

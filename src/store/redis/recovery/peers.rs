@@ -33,7 +33,7 @@ pub(in crate::store::redis) const SAME: &str =
 
 /// What is known of the data of all nodes.
 #[derive(Debug)]
-struct Peers {
+struct QuorumPeers {
     /// The Redis process and the database behind each node.
     servers: Mutex<Vec<Option<(String, u32)>>>,
     seen: Mutex<Vec<Option<Seen>>>,
@@ -57,21 +57,21 @@ struct Seen {
 
 /// One node among the others.
 #[derive(Debug)]
-pub(in crate::store::redis) struct Peer {
-    peers: Arc<Peers>,
+pub(in crate::store::redis) struct QuorumPeer {
+    peers: Arc<QuorumPeers>,
     number: usize,
     database: u32,
     empty_since: Mutex<Option<Instant>>,
 }
 
-impl Peer {
+impl QuorumPeer {
     /// The nodes of one quorum, in these databases.
     pub(in crate::store::redis) fn all(
         databases: &[u32],
         lease_max: Duration,
         pause_max: Duration,
     ) -> Vec<Self> {
-        let peers = Arc::new(Peers {
+        let peers = Arc::new(QuorumPeers {
             servers: Mutex::new(vec![None; databases.len()]),
             seen: Mutex::new(vec![None; databases.len()]),
             lease_max,
@@ -180,7 +180,7 @@ impl Peer {
     }
 }
 
-impl Peers {
+impl QuorumPeers {
     /// How long grants of a node wait that has been seen empty `since`; none if other nodes should be asked first.
     fn wait_of(&self, number: usize, since: Instant, now: Instant) -> Option<Duration> {
         let seen = self.seen.lock().expect(UNPOISONED);
@@ -249,7 +249,7 @@ mod tests {
     /// How long the first of the nodes waits, which is empty, once it has asked the others for this long.
     fn wait_with(others: &[Option<(Seen, i64)>], after: Duration) -> Option<Duration> {
         let since = Instant::now() + HOUR;
-        let peers = Peer::all(&vec![0; others.len() + 1], HOUR, MILLI * 3_000);
+        let peers = QuorumPeer::all(&vec![0; others.len() + 1], HOUR, MILLI * 3_000);
         let empty = Seen {
             at: since,
             remembers: false,
