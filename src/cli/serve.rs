@@ -10,8 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::outputs::{OutputError, Outputs};
-use super::rereads::RereadCounts;
-use super::{CliError, Exit, certificate_files, key_files};
+use super::rereads::{follow_certificate, follow_keys};
+use super::{CliError, Exit, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
 use crate::limits::Refusals;
@@ -24,10 +24,10 @@ use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// The limits of the address for probes and metrics: more than there are probes, and no more memory than the manifests
-/// have besides those of the first address.
 /// How many primaries of a Redis Cluster there is room for among the open files.
 const CLUSTER_PRIMARIES: usize = 16;
+/// The limits of the address for probes and metrics: more than there are probes, and no more memory than the manifests
+/// have besides those of the first address.
 const ADMIN_CONNECTIONS: usize = 128;
 const ADMIN_HTTP2_CONNECTIONS: usize = 4;
 const ADMIN_REQUESTS: usize = 256;
@@ -286,63 +286,11 @@ fn access(config: &Config) -> Access {
     }
 }
 
-/// Reloads the keys when their files change, if keys are configured.
-async fn follow_keys(
-    config: &Config,
-    access: &Access,
-    metrics: &Metrics,
-    audit: Audit,
-    reloads: ReloadSignals,
-) -> Infallible {
-    let counts = RereadCounts::of_keys(metrics);
-    let current = access.clone();
-    metrics.sampled_gauge(
-        "leasehold_key_files_outdated",
-        "Whether the valid keys are older than their files, which cannot be used.",
-        &[],
-        move || f64::from(u8::from(current.keys_are_current() == Some(false))),
-    );
-    if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
-        let interval = config.auth_config.reread_interval;
-        key_files::follow(
-            (**keys).clone(),
-            ring.clone(),
-            interval,
-            counts,
-            audit,
-            reloads,
-        )
-        .await
-    } else {
-        std::future::pending().await
-    }
-}
-
 /// The certificate that clients see, if they are served with TLS.
 fn tls(config: &Config) -> Result<Option<ServerTls>, ServeError> {
     let certificate = config.certificate.as_ref();
     let tls = certificate.map(ServerTls::new);
     Ok(tls.transpose()?)
-}
-
-/// Reloads the certificate when its files change, if there is one. The signals are received from here on.
-fn follow_certificate(
-    config: &Config,
-    tls: Option<ServerTls>,
-    metrics: &Metrics,
-) -> io::Result<impl Future<Output = Infallible> + use<>> {
-    let counts = RereadCounts::of_certificate(metrics);
-    let reloads = ReloadSignals::listen(config.reloads())?;
-    let followed = config.certificate.clone().zip(tls);
-    let interval = config.auth_config.reread_interval;
-    Ok(async move {
-        match followed {
-            Some((known, tls)) => {
-                certificate_files::follow(known, tls, interval, counts, reloads).await
-            }
-            None => std::future::pending().await,
-        }
-    })
 }
 
 async fn upkeep(metrics: &Metrics) -> Infallible {

@@ -82,7 +82,6 @@ struct KnownData {
     lost_epoch: Option<u64>,
     /// When another epoch or another Redis was found. Answers to earlier requests say nothing about it.
     changed_at: Option<Instant>,
-    /// When the data were last checked.
     checked_at: Option<Instant>,
 }
 
