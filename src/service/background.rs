@@ -43,8 +43,10 @@ impl UnclaimedLease {
         Self { grant: None }
     }
 
-    /// Guards what this request was granted or took over, which lasts for `ttl`.
+    /// Guards what this request was granted or took over, which lasts for `ttl`. Takes nothing of what others may have in
+    /// flight, however long the response stays unread.
     pub(super) fn grant(request: &Request, ttl: Duration) -> Self {
+        request.slot.release();
         Self {
             grant: Some(Box::new((request.clone(), ttl))),
         }
@@ -127,11 +129,12 @@ impl<T: Send + 'static> Drop for Detached<T> {
 }
 
 impl Request {
-    /// Rolls back what this request was granted or took over, which lasts for `ttl`. Keeps the slot until done, so that
+    /// Rolls back what this request was granted or took over, which lasts for `ttl`. Has the slot until done, so that
     /// requests of disconnected clients cannot pile up.
     pub(super) fn withdraw_in_background(self, ttl: Duration) {
         let inner = Arc::clone(&self.inner);
         inner.in_background(async move {
+            self.slot.retake().await;
             self.roll_back(Rollback::Undo, ttl).await;
             drop(self.slot);
         });

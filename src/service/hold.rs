@@ -219,6 +219,8 @@ impl HoldTask {
                 Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
             }
         };
+        // Whatever the answer is, the client may leave it unread.
+        self.request.slot.release();
         if revocation.has_come() {
             // Rolls back the grant, if it is one.
             drop(answer);
@@ -256,7 +258,6 @@ impl HoldTask {
         }
         // From here on the stream releases the lock when it closes.
         unclaimed.delivered();
-        self.request.slot.release();
         self.keep(until, ttl, revocation).await
     }
 

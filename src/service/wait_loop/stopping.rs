@@ -188,6 +188,8 @@ impl WaitLoop {
             if is_last {
                 request.inner.suspend_until_done(&request.claim).await;
             }
+            // A stream of the request may have an unread event.
+            request.slot.release();
             drop(waiter);
         });
     }

@@ -53,6 +53,35 @@ async fn a_waiting_claim_polls_whatever_else_its_peer_does() {
     assert_at_once(released);
 }
 
+/// A client may leave the answer unread for as long as the server lets it.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_not_delivered_is_no_operation_in_flight_until_it_is_rolled_back() {
+    let (service, store) = ScriptedStore::service();
+    let (all, peer) = (Gate::new(1), Arc::new(with_one_of_each()));
+    let within = service.within(slot_within(&all, &peer, None).await);
+    let answer = within.acquire(Arc::new(claim()), Duration::ZERO).await;
+    let (another, of_peer) = (occupied(&all).await, occupied(&peer.operations).await);
+    drop(answer);
+    settle().await;
+    assert_eq!(store.cleanups(), [], "it takes its turn");
+    drop((another, of_peer));
+    settle().await;
+    assert_eq!(store.cleanups(), [Operation::Withdraw]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_answer_is_not_read_is_no_operation_in_flight() {
+    let (service, _) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let (all, peer) = (Gate::new(1), Arc::new(with_one_of_each()));
+    for claim in [claim(), rival(&holder)] {
+        let within = service.within(slot_within(&all, &peer, None).await);
+        let _unread = within.hold(Arc::new(claim), Some(Duration::ZERO));
+        settle().await;
+        let _both = (occupied(&all).await, occupied(&peer.operations).await);
+    }
+}
+
 /// Such a poll keeps the store busy for long, so the peer does not matter, but all that is in flight does.
 #[tokio::test(start_paused = true)]
 async fn a_waiting_claim_on_several_locks_takes_its_turn_to_poll() {
