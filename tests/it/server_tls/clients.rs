@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leasehold::config::{KeyHash, TlsIdentity};
+use rcgen::SanType;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -15,7 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::connect;
 use crate::process::Serving;
-use crate::support::certificates::Authority;
+use crate::support::certificates::{Authority, san};
 
 const BILLING: &str = "spiffe://example.org/billing";
 const WEB: &str = "web.example";
@@ -147,6 +148,40 @@ async fn a_certificate_belongs_to_the_principal_with_one_of_its_names() {
         };
         let anonymous = served.acquire(&client, "billing/4").await;
         assert_eq!(anonymous, Some(401), "without a certificate and a key");
+    }
+}
+
+/// An authority may let its clients choose any URI, and have only their DNS names under its control.
+#[tokio::test]
+async fn a_uri_is_never_the_dns_name_that_it_is_written_like() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    let like_web = format!("dns:{WEB}");
+    let uri = SanType::URI(like_web.as_str().try_into().unwrap());
+    for (names, status) in [(vec![uri.clone()], 401), (vec![uri, san(WEB)], 201)] {
+        let certificate = authority.client_of_names(names);
+        let client = Client {
+            certificate: Some(&certificate),
+            ..Client::default()
+        };
+        assert_eq!(served.acquire(&client, "web/1").await, Some(status));
+    }
+}
+
+/// It could be used as either of them.
+#[tokio::test]
+async fn a_certificate_with_names_of_two_principals_is_of_nobody() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    for names in [[BILLING, WEB], [WEB, BILLING]] {
+        let certificate = authority.client_of_names(names.map(san).to_vec());
+        for lock in ["billing/1", "web/1"] {
+            let client = Client {
+                certificate: Some(&certificate),
+                ..Client::default()
+            };
+            assert_eq!(served.acquire(&client, lock).await, Some(401), "{lock}");
+        }
     }
 }
 
