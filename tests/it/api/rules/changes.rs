@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use leasehold::config::{KeyHash, KeysFile, PrincipalEntry};
 use leasehold::http::{Access, Failures, KeyRing, Role};
+use tokio::time::timeout;
 
 use super::{FILE, api_with, assert_permitted, by, install, ring};
 use crate::api::support::{Api, Event, EventStream, delete, get, pass, post};
-use crate::support::eventually;
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 #[tokio::test]
 async fn new_rules_hold_at_once_and_end_the_streams_of_whom_they_change() {
@@ -103,7 +104,10 @@ fn without_key() -> String {
 /// The next event that is not the position in the queue, which is told as often as it changes.
 async fn after_queue(stream: &mut EventStream) -> Event {
     loop {
-        let event = stream.next().await.expect("the stream goes on");
+        let event = timeout(EFFECT_TIMEOUT, stream.next()).await;
+        let event = event
+            .expect("there is an event")
+            .expect("the stream goes on");
         if event.kind != "queued" {
             return event;
         }
@@ -167,7 +171,8 @@ async fn a_stream_that_holds_is_no_longer_renewed_when_it_loses_its_key_or_its_r
             }
         });
         install(&ring, &text);
-        assert_eq!(lasting.expect("lost").await["code"], code);
+        let lost = after_queue(&mut lasting).await;
+        assert_eq!((&*lost.kind, &lost.data["code"]), ("lost", &code.into()));
         assert!(lasting.next().await.is_none(), "the stream goes on");
         drop(lasting);
         let lost = brief.await.unwrap();
