@@ -29,8 +29,6 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-
 use crate::domain::Bounds;
 use settings::UpperBound;
 
@@ -92,8 +90,8 @@ pub struct Config {
 pub struct Probed {
     /// The address for clients; with TLS, that for probes if there is one, because it has no TLS.
     pub address: SocketAddr,
-    /// The certificate that is shown at this address, if it is served with TLS.
-    pub certificate: Option<CertificateDer<'static>>,
+    /// Whether this address is served with TLS.
+    pub has_tls: bool,
 }
 
 /// The embedded stores, `memory:` and `file:`.
@@ -120,22 +118,22 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When a name is unknown, a file cannot be read, or the address does not parse.
+    /// When a name is unknown, or the address does not parse.
     pub fn probed(sources: &Sources) -> Result<Probed, ConfigError> {
         let settings = Settings::resolve(sources)?;
-        let certificate = server_tls::shown(&settings)?;
-        let admin = match certificate {
-            Some(_) => server::admin_listen(&settings)?,
-            None => None,
+        let has_tls = server_tls::is_set(&settings);
+        let admin = match has_tls {
+            true => server::admin_listen(&settings)?,
+            false => None,
         };
         Ok(match admin {
             Some(address) => Probed {
                 address,
-                certificate: None,
+                has_tls: false,
             },
             None => Probed {
                 address: settings.address("listen")?,
-                certificate,
+                has_tls,
             },
         })
     }
@@ -202,6 +200,14 @@ impl Config {
             warnings.push(format!(
                 "{name} is set and not read, because it does not begin with LEASEHOLD_; set {meant}"
             ));
+        }
+        let clients = self.certificate.as_ref().and_then(|it| it.clients.as_ref());
+        if clients.is_some_and(|it| it.are_required) && self.server.admin_listen.is_none() {
+            warnings.push(
+                "server.tls_client_certificate is required: probes, Prometheus and leasehold healthcheck show no certificate and \
+                 are refused; set server.admin_listen for them"
+                    .to_owned(),
+            );
         }
         if let Some(policy) = &self.redis.accept_eviction_policy {
             warnings.push(format!(

@@ -1,5 +1,5 @@
-//! Rereads the certificate of the server from its files while it runs, so that a certificate can be renewed without a
-//! restart. Open connections keep the one before.
+//! Rereads the certificate of the server, and the authorities of its clients, from their files while it runs, so that both
+//! can be changed without a restart. Open connections keep those before.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::config::ServerCertificate;
 use crate::server::ServerTls;
 use crate::server::shutdown::ReloadSignals;
 
-/// Keeps the certificate equal to its files, for as long as the service runs: rereads them at intervals, and at SIGHUP at
+/// Keeps both equal to their files, for as long as the service runs: rereads them at intervals, and at SIGHUP at
 /// once. Between the replacement of the one file and the other the two do not belong together; that changes nothing, and
 /// is reported only if it lasts.
 pub(super) async fn follow(
@@ -35,7 +35,9 @@ pub(super) async fn follow(
                 Ok(()) => {
                     known = changed;
                     counts.replaced.increment(1);
-                    tracing::info!("TLS certificate reloaded: it has changed");
+                    tracing::info!(
+                        "TLS files reloaded: the certificate or the authorities of clients have changed"
+                    );
                     None
                 }
                 Err(error) => Some(error.to_string()),
@@ -46,7 +48,7 @@ pub(super) async fn follow(
             counts.failed.increment(1);
             tracing::warn!(
                 problem,
-                "cannot reload the TLS certificate; clients see the previous one"
+                "cannot reload the TLS certificate and the authorities of clients; the previous ones stay in use"
             );
             reported.clone_from(&problem);
         }

@@ -10,7 +10,6 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::HOST;
 use hyper::{Request, StatusCode, Uri};
-use rustls::pki_types::CertificateDer;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
@@ -62,11 +61,11 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     let timeout = *matches
         .get_one::<Duration>("timeout")
         .expect("it has a default");
-    let (url, certificate) = match matches.get_one::<Uri>("url") {
-        Some(url) => (url.clone(), None),
+    let (url, has_tls) = match matches.get_one::<Uri>("url") {
+        Some(url) => (url.clone(), false),
         None => {
             let probed = Config::probed(&flags::sources(matches, environment))?;
-            (readiness_of(&probed), probed.certificate)
+            (readiness_of(&probed), probed.has_tls)
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -76,8 +75,8 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
         url: url.clone(),
         error,
     })?;
-    let answer = runtime
-        .block_on(async { tokio::time::timeout(timeout, answer_of(&url, certificate)).await });
+    let answer =
+        runtime.block_on(async { tokio::time::timeout(timeout, answer_of(&url, has_tls)).await });
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
@@ -116,9 +115,9 @@ fn readiness_of(probed: &Probed) -> Uri {
         SocketAddr::V4(_) | SocketAddr::V6(_) => listen.ip(),
     };
     let address = SocketAddr::new(ip, listen.port());
-    let scheme = match probed.certificate {
-        Some(_) => "https",
-        None => "http",
+    let scheme = match probed.has_tls {
+        true => "https",
+        false => "http",
     };
     format!("{scheme}://{address}/readyz")
         .parse()
@@ -126,10 +125,7 @@ fn readiness_of(probed: &Probed) -> Uri {
 }
 
 /// Sends a GET and returns the status, and the body as far as it arrived.
-async fn answer_of(
-    url: &Uri,
-    certificate: Option<CertificateDer<'static>>,
-) -> io::Result<(StatusCode, Bytes)> {
+async fn answer_of(url: &Uri, has_tls: bool) -> io::Result<(StatusCode, Bytes)> {
     let path = match url.path_and_query() {
         // The answer then has the reason.
         Some(path) if path == "/readyz" => "/readyz?verbose",
@@ -140,7 +136,7 @@ async fn answer_of(
     let service = ServiceUrl::parse(&format!("http://{service}")).map_err(io::Error::other)?;
     let request = Request::get(path).header(HOST, service.host_header());
     let request = request.body(Full::default()).map_err(io::Error::other)?;
-    let tls = certificate.map(tls::config_for_own).transpose();
+    let tls = has_tls.then(tls::config_for_probe).transpose();
     let tls = tls.map_err(io::Error::other)?;
     let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
     let mut connection = HttpConnection::open(&service, tls.as_ref()).await?;

@@ -84,7 +84,7 @@ impl RereadCounts {
         Self::new(
             metrics,
             "leasehold_tls_rereads_total",
-            "Changes of certificate files, by whether the new certificate could be used.",
+            "Changes of the files of the TLS certificate and of the authorities of clients, by whether they could be used.",
         )
     }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::error::ConfigError;
 use super::key_hash::KeyHash;
-use super::keys_file::KeysFile;
+use super::keys_file::{KeysFile, PrincipalEntry};
 use super::secret::{self, Secret};
+use super::server_tls;
 use super::settings::{Settings, UpperBound};
 
 const API_KEY_CHARS_MIN: usize = 16;
@@ -42,6 +43,8 @@ pub struct Keys {
     pub read: Option<ApiKey>,
     /// Principals with rules of their own.
     pub file: Option<KeysFile>,
+    /// Whether clients are asked for certificates.
+    asks_for_certificates: bool,
 }
 
 /// One key and its origin.
@@ -90,6 +93,7 @@ impl Auth {
             admin: admin?,
             read: read?,
             file,
+            asks_for_certificates: server_tls::asks_clients(settings),
         };
         keys.checked()
             .map_err(|(name, problem)| settings.invalid(name, problem))
@@ -137,6 +141,7 @@ impl Keys {
             admin: read_if_any("admin_key", &self.admin)?,
             read: read_if_any("read_key", &self.read)?,
             file: self.file.as_ref().map(reread).transpose()?,
+            asks_for_certificates: self.asks_for_certificates,
         };
         keys.checked()
             .map_err(|(name, problem)| format!("{name}: {problem}"))
@@ -154,16 +159,31 @@ impl Keys {
         all.filter_map(|(name, key)| Some((name, key.as_ref()?)))
     }
 
+    fn principals(&self) -> impl Iterator<Item = &PrincipalEntry> {
+        self.file.iter().flat_map(|file| &file.principals)
+    }
+
     fn principal_of(&self, hash: &KeyHash) -> Option<&str> {
-        let mut principals = self.file.iter().flat_map(|file| &file.principals);
+        let mut principals = self.principals();
         let principal = principals.find(|principal| principal.keys.contains(hash));
         principal.map(|principal| principal.name.as_str())
     }
 
-    /// Checks that each key is valid in a header, and that no key has two roles.
+    /// Checks that each key is valid in a header, that no key has two roles, and that no principal waits for certificates
+    /// that clients are not asked for.
     fn checked(self) -> Result<Self, (&'static str, String)> {
         for (name, key) in self.all() {
             check(&key.secret).map_err(|problem| (name, problem))?;
+        }
+        let has_certificates = |principal: &&PrincipalEntry| !principal.certificates.is_empty();
+        let known_by_certificate = self.principals().find(has_certificates);
+        if let Some(principal) = known_by_certificate.filter(|_| !self.asks_for_certificates) {
+            let problem = format!(
+                "{} has certificates, and clients are not asked for theirs; set {}",
+                principal.name,
+                server_tls::CLIENT_CA_FILE
+            );
+            return Err((KEYS_FILE, problem));
         }
         let all: Vec<_> = self.all().collect();
         for (index, (name, key)) in all.iter().enumerate() {

@@ -9,20 +9,28 @@ const DNS: &str = "dns:";
 const BYTES_MAX: usize = 2_048;
 
 /// A subject alternative name, by which a client with a certificate is known. Cloning is cheap.
+///
+/// A URI in a certificate may begin with `dns:`, and is not the DNS name for that: an authority may check the one and not
+/// the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CertificateName(Arc<str>);
+pub enum CertificateName {
+    /// A URI.
+    Uri(Arc<str>),
+    /// A DNS name in lower case.
+    Dns(Arc<str>),
+}
 
 impl CertificateName {
     /// The name of a URI in a certificate.
     #[must_use]
     pub fn of_uri(uri: &str) -> Self {
-        Self(uri.into())
+        Self::Uri(uri.into())
     }
 
     /// The name of a DNS name in a certificate. Letters of either case are the same there.
     #[must_use]
     pub fn of_dns(name: &str) -> Self {
-        Self([DNS, &name.to_ascii_lowercase()].concat().into())
+        Self::Dns(name.to_ascii_lowercase().into())
     }
 
     /// Parses a name as it is written in the keys file.
@@ -53,6 +61,9 @@ impl CertificateName {
 
 impl fmt::Display for CertificateName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            Self::Uri(uri) => f.write_str(uri),
+            Self::Dns(name) => write!(f, "{DNS}{name}"),
+        }
     }
 }

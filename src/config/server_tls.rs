@@ -11,7 +11,7 @@ use super::tls::{self, TlsIdentity};
 
 const CERT_FILE: &str = "server.tls_cert_file";
 const KEY_FILE: &str = "server.tls_key_file";
-const CLIENT_CA_FILE: &str = "server.tls_client_ca_file";
+pub(super) const CLIENT_CA_FILE: &str = "server.tls_client_ca_file";
 const CLIENT_CERTIFICATE: &str = "server.tls_client_certificate";
 
 /// A certificate with its private key, and the files that both are from.
@@ -35,15 +35,14 @@ pub struct ClientAuthorities {
     file: PathBuf,
 }
 
-/// The certificate that clients see, without its key; `None` where they are served without TLS.
-pub(super) fn shown(settings: &Settings) -> Result<Option<CertificateDer<'static>>, ConfigError> {
-    let file = settings.text(CERT_FILE);
-    if file.is_empty() {
-        return Ok(None);
-    }
-    let certificates = tls::certificates_in(Path::new(file));
-    let certificates = certificates.map_err(|problem| settings.invalid(CERT_FILE, problem))?;
-    Ok(certificates.into_iter().next())
+/// Whether clients are served with TLS.
+pub(super) fn is_set(settings: &Settings) -> bool {
+    !settings.text(CERT_FILE).is_empty()
+}
+
+/// Whether clients are asked for certificates.
+pub(super) fn asks_clients(settings: &Settings) -> bool {
+    !settings.text(CLIENT_CA_FILE).is_empty()
 }
 
 impl ServerCertificate {

@@ -181,7 +181,10 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     };
     let value = request.headers().get(AUTHORIZATION);
     let presented = value.and_then(|value| presented(value.as_bytes(), request.uri().path()));
-    let certificate = certificate(&request).filter(|_| value.is_none());
+    let certificate = match value {
+        Some(_) => None,
+        None => certificate(&request),
+    };
     let principal = match (&presented, certificate) {
         (Some(key), _) => keys.principal_of(key),
         (None, Some(names)) => keys.principal_of_certificate(names),

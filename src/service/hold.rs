@@ -222,9 +222,8 @@ impl HoldTask {
         // Whatever the answer is, the client may leave it unread.
         self.request.slot.release();
         if revocation.has_come() {
-            // Rolls back the grant, if it is one.
-            drop(answer);
-            return self.send_last(HoldEvent::Revoked { is_held: false }).await;
+            let is_held = answer.is_ok_and(AcquireAnswer::revoke);
+            return self.send_last(HoldEvent::Revoked { is_held }).await;
         }
         let AcquireAnswer {
             outcome,

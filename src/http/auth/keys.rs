@@ -72,32 +72,37 @@ struct PrincipalFacts {
     /// The owner of all its claims, if it may not choose.
     owner: Option<Owner>,
     credential: Credential,
-    refusals: RefusalSample,
+    /// Shared by all keys and certificates of the principal, before and after a change.
+    refusals: Arc<RefusalSample>,
     /// Cancelled once these facts are no longer true, or the credential is no longer valid.
     replaced: CancellationToken,
 }
 
 impl Principal {
-    fn of_role(role: Role, credential: Credential) -> Self {
+    fn of_role(role: Role, credential: Credential, refusals: Arc<RefusalSample>) -> Self {
         Self(Arc::new(PrincipalFacts {
             name: role.name().to_owned(),
             role: Some(role),
             rights: role.rights(),
             owner: None,
             credential,
-            refusals: RefusalSample::default(),
+            refusals,
             replaced: CancellationToken::new(),
         }))
     }
 
-    fn of_entry(entry: &PrincipalEntry, credential: Credential) -> Self {
+    fn of_entry(
+        entry: &PrincipalEntry,
+        credential: Credential,
+        refusals: Arc<RefusalSample>,
+    ) -> Self {
         Self(Arc::new(PrincipalFacts {
             name: entry.name.clone(),
             role: None,
             rights: entry.rights.clone(),
             owner: entry.binds_owner.then(|| Owner::from_store(&entry.name)),
             credential,
-            refusals: RefusalSample::default(),
+            refusals,
             replaced: CancellationToken::new(),
         }))
     }
@@ -172,20 +177,27 @@ impl KeyRing {
         keys: impl IntoIterator<Item = (Role, K)>,
         principals: &[PrincipalEntry],
     ) {
-        let by_role = keys.into_iter().map(|(role, key)| {
+        let mut refusals = self.refusals();
+        let mut refusals_of = |name: &str| Arc::clone(refusals.entry(name.to_owned()).or_default());
+        let mut new = Vec::new();
+        for (role, key) in keys {
             let key = Credential::Key(KeyHash::of(key.as_ref()));
-            (key.clone(), Principal::of_role(role, key))
-        });
-        let by_file = principals.iter().flat_map(|entry| {
+            let refusals = refusals_of(role.name());
+            new.push((key.clone(), Principal::of_role(role, key, refusals)));
+        }
+        for entry in principals {
+            let refusals = refusals_of(&entry.name);
             let keys = entry.keys.iter().copied().map(Credential::Key);
             let names = entry.certificates.iter().cloned();
-            let credentials = keys.chain(names.map(Credential::Certificate));
-            credentials.map(|credential| {
-                let principal = Principal::of_entry(entry, credential.clone());
-                (credential, principal)
-            })
-        });
-        let new: Vec<_> = by_role.chain(by_file).collect();
+            new.extend(
+                keys.chain(names.map(Credential::Certificate))
+                    .map(|credential| {
+                        let refusals = Arc::clone(&refusals);
+                        let principal = Principal::of_entry(entry, credential.clone(), refusals);
+                        (credential, principal)
+                    }),
+            );
+        }
         let mut principals = self.0.principals.write();
         let principals = principals
             .as_mut()
@@ -203,6 +215,17 @@ impl KeyRing {
                 before.replaced().cancel();
             }
         }
+    }
+
+    /// The refusals so far of each principal, by its name.
+    fn refusals(&self) -> HashMap<String, Arc<RefusalSample>> {
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        let refusals = principals.values().map(|principal| {
+            let refusals = Arc::clone(&principal.0.refusals);
+            (principal.name().to_owned(), refusals)
+        });
+        refusals.collect()
     }
 
     /// The principal with this key, if it is valid. It is looked up by its hash, which a client cannot choose: so the time

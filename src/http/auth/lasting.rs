@@ -3,34 +3,38 @@
 use crate::domain::{LockName, LockNames, Verb};
 use crate::http::app::App;
 use crate::http::audit::AuditedSender;
-use crate::http::problem::Problem;
+use crate::http::problem::{AccessRefusal, Problem};
 
 use super::{Access, Principal, refusal};
 
-/// The key does not authenticate the sender of the request any more.
-const REPLACED: &str = "the key of this request was replaced after the request had begun";
+/// The key or the certificate does not authenticate the sender of the request any more.
+const REPLACED: &str = "the key or the client certificate of this request is no longer valid for the principal with which it \
+                        began";
+/// The right was taken away for a moment, in which the request ended.
+const RETURNED: &str = "the right to acquire this lock was taken away while the request lasted, and has come back; send the \
+                        request again";
 
 impl App {
     /// Checks by the keys and the rules of now that the sender of a request may still acquire these locks, which it might
-    /// when the request began. Returns the sender with its rights of now.
+    /// when the request began. Returns the sender with its rights of now; `None` if nothing about it has changed.
     pub(in crate::http) fn permit_still(
         &self,
         principal: &Principal,
         names: &[LockName],
         audited: Option<&AuditedSender>,
-    ) -> Result<Principal, Problem> {
+    ) -> Result<Option<Principal>, Problem> {
         let Access::Keys(keys, _) = &self.settings().access else {
-            return Ok(principal.clone());
+            return Ok(None);
         };
         if !principal.replaced().is_cancelled() {
-            return Ok(principal.clone());
+            return Ok(None);
         }
         let Some(now) = keys.current(principal) else {
             return Err(Problem::unauthorized(REPLACED));
         };
         let mut names = names.iter();
         let Some(name) = names.find(|name| !now.rights().permit(Verb::Acquire, name)) else {
-            return Ok(now);
+            return Ok(Some(now));
         };
         if let Some(sender) = audited {
             sender.refused(Verb::Acquire, Some(name));
@@ -45,7 +49,9 @@ impl App {
         loop {
             principal.replaced().cancelled().await;
             match self.permit_still(&principal, &names, None) {
-                Ok(now) => principal = now,
+                Ok(Some(now)) => principal = now,
+                // Only what has changed gets here.
+                Ok(None) => {}
                 Err(_) => return,
             }
         }
@@ -59,8 +65,7 @@ impl App {
         audited: Option<&AuditedSender>,
     ) -> Problem {
         let now = principal.map(|principal| self.permit_still(principal, names, audited));
-        // It may have got the right again since.
         let problem = now.and_then(Result::err);
-        problem.unwrap_or_else(|| Problem::unauthorized(REPLACED))
+        problem.unwrap_or_else(|| Problem::forbidden(AccessRefusal::Rule, RETURNED))
     }
 }

@@ -138,9 +138,13 @@ async fn lock(
     drop(requester);
     let was_draining = service.is_draining();
     let answer = service.acquire(Arc::clone(&claim), options.wait).await;
-    // A grant is rolled back by dropping the answer.
-    if let Some(principal) = principal {
-        app.permit_still(&principal, &claim.names, audited.as_ref())?;
+    if let Some(principal) = principal
+        && let Err(problem) = app.permit_still(&principal, &claim.names, audited.as_ref())
+    {
+        if let Ok(answer) = answer {
+            answer.revoke();
+        }
+        return Err(problem);
     }
     let AcquireAnswer {
         outcome,

@@ -66,6 +66,14 @@ fn a_principal_may_be_known_by_the_names_of_certificates_alone() {
     ];
     assert_eq!(names, expected.iter().collect::<Vec<_>>());
     assert!(read.principals[0].keys.is_empty());
+
+    // Otherwise nobody could ever be this principal.
+    let path = file.path().to_str().unwrap();
+    let complaint = complaint(from_environment(&[(FILE, path)]));
+    assert!(
+        complaint.contains("a has certificates, and clients are not asked for theirs; set server.tls_client_ca_file"),
+        "{complaint}"
+    );
 }
 
 #[test]

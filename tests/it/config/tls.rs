@@ -90,6 +90,17 @@ fn clients_may_or_must_show_a_certificate_of_an_authority() {
     let required = (CLIENT_CERTIFICATE, "required");
     assert_eq!(clients(&[(CLIENT_CA, &ca), required]), Some((1, true)));
 
+    let warnings = |further: &[(&'static str, &str)]| {
+        let all = [&tls[..], &[(CLIENT_CA, &*ca)], further].concat();
+        let (config, _) = from_environment(&all).unwrap();
+        config.warnings().join("\n")
+    };
+    assert_eq!(warnings(&[]), "");
+    let warning = warnings(&[required]);
+    assert!(warning.contains("set server.admin_listen"), "{warning}");
+    let admin = ("LEASEHOLD_SERVER_ADMIN_LISTEN", "127.0.0.1:7626");
+    assert_eq!(warnings(&[required, admin]), "");
+
     let error = complaint(from_environment(&[(CLIENT_CA, &ca)]));
     assert!(
         error.contains("only over TLS; set server.tls_cert_file"),

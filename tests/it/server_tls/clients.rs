@@ -1,30 +1,48 @@
-//! Certificates of clients: whose they are, which are refused, and what a change of their authorities does.
+//! Certificates of clients: whose they are, and which are refused.
 
-use std::fs;
+mod changes;
+
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fs, io};
 
 use hyper::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leasehold::config::{KeyHash, TlsIdentity};
+use rcgen::SanType;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::connect;
 use crate::process::Serving;
-use crate::support::certificates::Authority;
+use crate::support::certificates::{Authority, san};
 
 const BILLING: &str = "spiffe://example.org/billing";
 const WEB: &str = "web.example";
+
+/// The principal `billing` has this name in its certificate.
+fn keys_file(billing: &str) -> String {
+    let key = KeyHash::of(b"key-of-web-that-is-long");
+    format!(
+        "[principals.billing]\ncertificates = [\"{billing}\"]\n\
+         rules = [{{ prefix = \"billing\", verbs = [\"acquire\"] }}]\n\
+         [principals.web]\nkeys = [\"{key}\"]\ncertificates = [\"dns:{WEB}\"]\n\
+         rules = [{{ prefix = \"web\", verbs = [\"acquire\"] }}]\n"
+    )
+}
 
 /// A service with TLS, the authority of its certificate, and the file of the authorities of its clients.
 struct Served {
     serving: Serving,
     own: Authority,
     clients: PathBuf,
+    keys: PathBuf,
     _directory: TempDir,
 }
 
@@ -33,14 +51,7 @@ impl Served {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let (keys, authorities) = (path("keys.toml"), path("clients.pem"));
-        let key = KeyHash::of(b"key-of-web-that-is-long");
-        let text = format!(
-            "[principals.billing]\ncertificates = [\"{BILLING}\"]\n\
-             rules = [{{ prefix = \"billing\", verbs = [\"acquire\"] }}]\n\
-             [principals.web]\nkeys = [\"{key}\"]\ncertificates = [\"dns:{WEB}\"]\n\
-             rules = [{{ prefix = \"web\", verbs = [\"acquire\"] }}]\n"
-        );
-        fs::write(&keys, text).unwrap();
+        fs::write(&keys, keys_file(BILLING)).unwrap();
         fs::copy(clients.file(), &authorities).unwrap();
         let own = Authority::new();
         let arguments = [
@@ -57,12 +68,13 @@ impl Served {
             serving,
             own,
             clients: authorities,
+            keys,
             _directory: directory,
         }
     }
 
-    /// The status of an acquire over a connection of its own; `None` if the connection was refused.
-    async fn acquire(&self, client: &Client<'_>, lock: &str) -> Option<u16> {
+    /// TLS of a client.
+    fn config(&self, client: &Client<'_>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(self.own.trusted().authorities.unwrap());
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -78,9 +90,18 @@ impl Served {
         if client.is_http2 {
             config.alpn_protocols = vec![b"h2".to_vec()];
         }
+        config
+    }
+
+    async fn connect(&self, config: &Arc<ClientConfig>) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from("localhost").unwrap();
-        let connector = TlsConnector::from(Arc::new(config));
-        let stream = connector.connect(name, connect(&self.serving).await).await;
+        let connector = TlsConnector::from(Arc::clone(config));
+        connector.connect(name, connect(&self.serving).await).await
+    }
+
+    /// The status of an acquire over a connection of its own; `None` if the connection was refused.
+    async fn acquire(&self, client: &Client<'_>, lock: &str) -> Option<u16> {
+        let stream = self.connect(&Arc::new(self.config(client))).await;
         let stream = TokioIo::new(stream.ok()?);
         let uri = match client.is_http2 {
             true => format!("https://localhost/locks/{lock}"),
@@ -147,6 +168,56 @@ async fn a_certificate_belongs_to_the_principal_with_one_of_its_names() {
         };
         let anonymous = served.acquire(&client, "billing/4").await;
         assert_eq!(anonymous, Some(401), "without a certificate and a key");
+    }
+}
+
+/// An authority may let its clients choose any URI, and have only their DNS names under its control.
+#[tokio::test]
+async fn a_uri_is_never_the_dns_name_that_it_is_written_like() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    let like_web = format!("dns:{WEB}");
+    let uri = SanType::URI(like_web.as_str().try_into().unwrap());
+    for (names, status) in [(vec![uri.clone()], 401), (vec![uri, san(WEB)], 201)] {
+        let certificate = authority.client_of_names(names);
+        let client = Client {
+            certificate: Some(&certificate),
+            ..Client::default()
+        };
+        assert_eq!(served.acquire(&client, "web/1").await, Some(status));
+    }
+}
+
+/// It could be used as either of them.
+#[tokio::test]
+async fn a_certificate_with_names_of_two_principals_is_of_nobody() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    for names in [[BILLING, WEB], [WEB, BILLING]] {
+        let certificate = authority.client_of_names(names.map(san).to_vec());
+        for lock in ["billing/1", "web/1"] {
+            let client = Client {
+                certificate: Some(&certificate),
+                ..Client::default()
+            };
+            assert_eq!(served.acquire(&client, lock).await, Some(401), "{lock}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_with_too_many_names_has_none() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    for (further, status) in [(63, 201), (64, 401)] {
+        let others = (0..further).map(|number| san(&format!("other-{number}.example")));
+        let certificate =
+            authority.client_of_names([san(BILLING)].into_iter().chain(others).collect());
+        let client = Client {
+            certificate: Some(&certificate),
+            ..Client::default()
+        };
+        assert_eq!(served.acquire(&client, "billing/1").await, Some(status));
     }
 }
 
@@ -231,38 +302,26 @@ async fn a_certificate_can_be_required() {
     );
 }
 
+/// The certificate is verified by every handshake: a session that is resumed would outlive it.
 #[tokio::test]
-async fn the_authority_of_clients_is_changed_under_load() {
-    let (before, after) = (Authority::new(), Authority::new());
-    let mut served = Served::start(&before, &["--auth-reread-interval", "50ms"]);
-    let [old, new] = [&before, &after].map(|authority| authority.client(BILLING));
-    let pem = |authority: &Authority| fs::read_to_string(authority.file()).unwrap();
-    let install = |served: &mut Served, text: &str| {
-        let next = served.clients.with_extension("next");
-        fs::write(&next, text).unwrap();
-        fs::rename(&next, &served.clients).unwrap();
-        let line = "TLS certificate reloaded: it has changed";
-        served.serving.wait_for_line(line);
-    };
-    let by = |certificate| Client {
-        certificate: Some(certificate),
+async fn no_session_is_resumed_where_clients_show_certificates() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    let billing = authority.client(BILLING);
+    let client = Client {
+        certificate: Some(&billing),
         ..Client::default()
     };
-    // Both authorities are trusted while clients change from one to the other, and no request is refused meanwhile.
-    let mut locks = 0;
-    let mut load = async |served: &Served, certificate| {
-        for _ in 0..10 {
-            locks += 1;
-            let lock = format!("billing/{locks}");
-            assert_eq!(served.acquire(&by(certificate), &lock).await, Some(201));
-        }
-    };
-    load(&served, &old).await;
-    assert_eq!(served.acquire(&by(&new), "billing/new").await, None);
-    install(&mut served, &(pem(&before) + &pem(&after)));
-    load(&served, &old).await;
-    load(&served, &new).await;
-    install(&mut served, &pem(&after));
-    load(&served, &new).await;
-    assert_eq!(served.acquire(&by(&old), "billing/old").await, None);
+    let config = Arc::new(served.config(&client));
+    for _ in 0..2 {
+        let mut stream = served.connect(&config).await.unwrap();
+        let request = "GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // What the client needs to resume comes before the answer.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+        let kind = stream.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(HandshakeKind::Full));
+    }
 }

@@ -62,21 +62,26 @@ impl Authority {
 
     /// The certificate of a client with this name, a URI or a DNS name.
     pub(crate) fn client(&self, name: &str) -> TlsIdentity {
-        self.client_with(name, |_| {})
+        self.client_of_names(vec![san(name)])
     }
 
     /// The same with a certificate that was valid once.
     pub(crate) fn expired_client(&self, name: &str) -> TlsIdentity {
-        self.client_with(name, expire)
+        self.client_with(vec![san(name)], expire)
     }
 
-    fn client_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> TlsIdentity {
+    /// The certificate of a client with these names.
+    pub(crate) fn client_of_names(&self, names: Vec<SanType>) -> TlsIdentity {
+        self.client_with(names, |_| {})
+    }
+
+    fn client_with(
+        &self,
+        names: Vec<SanType>,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> TlsIdentity {
         let mut params = CertificateParams::default();
-        let text = name.try_into().expect("a name in ASCII");
-        params.subject_alt_names = vec![match name.contains("://") {
-            true => SanType::URI(text),
-            false => SanType::DnsName(text),
-        }];
+        params.subject_alt_names = names;
         set_subject(&mut params, "client");
         change(&mut params);
         let key = KeyPair::generate().expect("a key");
@@ -116,6 +121,15 @@ impl Authority {
     fn path(&self, name: &str) -> String {
         let path = self.directory.path().join(name);
         path.to_str().expect("a path in UTF-8").to_owned()
+    }
+}
+
+/// A URI or a DNS name.
+pub(crate) fn san(name: &str) -> SanType {
+    let text = name.try_into().expect("a name in ASCII");
+    match name.contains("://") {
+        true => SanType::URI(text),
+        false => SanType::DnsName(text),
     }
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::http::{Access, Audit, Failures, HttpSettings};
+use leasehold::config::KeyHash;
+use leasehold::http::{Access, Audit, Failures, HttpSettings, KeyRing};
 use leasehold::telemetry::{LineKind, LogWriter};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::{FILE, by, ring};
+use super::{FILE, by, install, ring};
 use crate::api::support::{Api, Call, delete, get, post};
 use crate::support::eventually;
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
@@ -23,10 +24,15 @@ impl Stream {
 
     /// Keys and audit of a service that writes to it.
     fn settings(&self) -> impl FnOnce(&mut HttpSettings) + use<> {
+        self.settings_with(&ring(FILE))
+    }
+
+    fn settings_with(&self, ring: &KeyRing) -> impl FnOnce(&mut HttpSettings) + use<> {
+        let access = Access::Keys(ring.clone(), Failures::new(20));
         let output = self.0.reopen().unwrap();
         let writer = LogWriter::start(LineKind::Audit, output, 1024 * 1024).unwrap();
         move |settings| {
-            settings.access = Access::Keys(ring(FILE), Failures::new(20));
+            settings.access = access;
             settings.audit = Audit::to(writer);
         }
     }
@@ -107,4 +113,37 @@ async fn of_many_refusals_the_first_of_each_principal_and_verb_have_lines() {
         seen.collect::<Vec<_>>(),
         [&of_acquires[..], &others].concat()
     );
+}
+
+/// Nobody has more lines by having two keys, and no change makes the service forget how many lines were left out.
+#[tokio::test]
+async fn refusals_are_counted_by_principal_whatever_its_key_and_its_rules_are() {
+    let second = KeyHash::of(b"second");
+    let text = |rule: &str| {
+        let of_file = "[principals.evictor]\nkeys = [\"KEY\"]\nrules = [";
+        let with_second =
+            format!("[principals.evictor]\nkeys = [\"KEY\", \"{second}\"]\nrules = [{rule}");
+        let text = FILE.replace(of_file, &with_second);
+        assert_ne!(text, FILE);
+        text
+    };
+    let ring = ring(&text(""));
+    let stream = Stream::new();
+    let api = Api::with(stream.settings_with(&ring)).await;
+    for number in 0..40 {
+        if number == 20 {
+            install(&ring, &text(r#"{ prefix = "more", verbs = ["read"] }, "#));
+        }
+        let key = if number % 2 == 0 { "evictor" } else { "second" };
+        let acquire = post(&format!("/locks/orders/{number}"));
+        assert_eq!(api.send(by(key, acquire)).await.status, 403);
+    }
+    let evict = delete("/locks/pay/1?force=true");
+    assert_eq!(api.send(by("second", evict)).await.status, 403);
+    let lines = stream.lines("refused", 9).await;
+    let left_out = lines
+        .iter()
+        .map(|line| line["left_out"].as_u64().unwrap_or(0));
+    let left_out: Vec<_> = left_out.collect();
+    assert_eq!(left_out, [0, 0, 0, 0, 0, 2, 7, 15, 0]);
 }

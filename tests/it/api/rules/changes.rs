@@ -1,13 +1,16 @@
 //! What holds while rules and keys change: new ones at once, and no request is refused for the change itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::config::{KeyHash, KeysFile, PrincipalEntry};
-use leasehold::http::{KeyRing, Role};
+use leasehold::http::{Access, Failures, KeyRing, Role};
+use tokio::time::timeout;
 
 use super::{FILE, api_with, assert_permitted, by, install, ring};
-use crate::api::support::{Api, EventStream, delete, get, post};
-use crate::support::eventually;
+use crate::api::support::{Api, Event, EventStream, delete, get, pass, post};
+use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 #[tokio::test]
 async fn new_rules_hold_at_once_and_end_the_streams_of_whom_they_change() {
@@ -98,6 +101,19 @@ fn without_key() -> String {
     format!("{before}[principals.reader]{after}")
 }
 
+/// The next event that is not the position in the queue, which is told as often as it changes.
+async fn after_queue(stream: &mut EventStream) -> Event {
+    loop {
+        let event = timeout(EFFECT_TIMEOUT, stream.next()).await;
+        let event = event
+            .expect("there is an event")
+            .expect("the stream goes on");
+        if event.kind != "queued" {
+            return event;
+        }
+    }
+}
+
 async fn stream_of_orders(api: &Api, path: &str) -> EventStream {
     let stream = post(path).header("accept", "text/event-stream");
     EventStream::of(api.open(by("orders", stream)).await)
@@ -116,7 +132,11 @@ async fn a_stream_that_waits_is_refused_when_it_loses_its_key_or_its_right() {
         waiting.expect("queued").await;
         install(&ring, &with_more());
         install(&ring, &text);
-        assert_eq!(waiting.expect("refused").await["code"], code);
+        let refused = after_queue(&mut waiting).await;
+        assert_eq!(
+            (&*refused.kind, &refused.data["code"]),
+            ("refused", &code.into())
+        );
         assert!(waiting.next().await.is_none(), "the stream goes on");
         let release = delete("/locks/orders/1").token(held.header("lock-token"));
         assert_eq!(api.send(by("root", release)).await.status, 204);
@@ -139,12 +159,24 @@ async fn a_stream_that_holds_is_no_longer_renewed_when_it_loses_its_key_or_its_r
         let api = api_with(&ring).await;
         let mut lasting = stream_of_orders(&api, "/locks/orders/lasting?ttl=1h").await;
         lasting.expect("acquired").await;
-        let mut brief = stream_of_orders(&api, "/locks/orders/brief?ttl=500ms").await;
+        let mut brief = stream_of_orders(&api, "/locks/orders/brief?ttl=3s").await;
         brief.expect("acquired").await;
+        // Read all the time, because the lease of a stream that nobody reads ends without any change.
+        let brief = tokio::spawn(async move {
+            loop {
+                let event = brief.next().await.expect("the stream goes on");
+                if event.kind != "renewed" {
+                    return event;
+                }
+            }
+        });
         install(&ring, &text);
-        assert_eq!(lasting.expect("lost").await["code"], code);
+        let lost = after_queue(&mut lasting).await;
+        assert_eq!((&*lost.kind, &lost.data["code"]), ("lost", &code.into()));
         assert!(lasting.next().await.is_none(), "the stream goes on");
         drop(lasting);
+        let lost = brief.await.unwrap();
+        assert_eq!((&*lost.kind, &lost.data["code"]), ("lost", &code.into()));
         eventually("the lease that is not renewed ends", async || {
             let lock = api.send(by("root", get("/locks/orders/brief"))).await;
             (lock.json()["state"] == "free").then_some(())
@@ -155,12 +187,53 @@ async fn a_stream_that_holds_is_no_longer_renewed_when_it_loses_its_key_or_its_r
     }
 }
 
+/// Whoever held the lock before the request that is refused may be in the middle of its work.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_refused_request_repeats_is_not_rolled_back() {
+    const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let stream = || post("/locks/orders/1?ttl=1h").header("accept", "text/event-stream");
+    let plain = || post("/locks/orders/1?ttl=1h");
+    let info = || post("/terraform/orders/1").json(format!(r#"{{"ID":"{TOKEN}"}}"#));
+    for (first, second) in [
+        (plain().token(TOKEN), stream().token(TOKEN)),
+        (stream().token(TOKEN), plain().token(TOKEN)),
+        (stream().token(TOKEN), info()),
+    ] {
+        let ring = ring(FILE);
+        let late = Fate::Late(Duration::from_millis(500));
+        let store = ScriptedStore::default().with(Operation::Acquire, late);
+        let access = Access::Keys(ring.clone(), Failures::new(20));
+        let api = Api::on(Arc::new(store), |settings| settings.access = access);
+        let first = api.open(by("orders", first)).await;
+        assert!(first.status().is_success(), "{first:?}");
+        let change = async {
+            // The store has done the second one, and its answer is still on the way.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            install(&ring, &without_acquire());
+        };
+        let (second, ()) = tokio::join!(api.open(by("orders", second)), change);
+        if second.status() == 200 {
+            let mut second = EventStream::of(second);
+            assert_eq!(second.expect("lost").await["code"], "forbidden");
+            assert!(second.next().await.is_none(), "the stream goes on");
+        } else {
+            assert_eq!(second.status(), 403);
+        }
+        drop(first);
+        pass(Duration::from_secs(5)).await;
+        let lock = api.send(by("root", get("/locks/orders/1"))).await;
+        assert_eq!(lock.json()["state"], "held", "it was rolled back");
+    }
+}
+
 #[tokio::test]
 async fn what_waits_and_holds_goes_on_when_a_change_leaves_it_its_right() {
     let ring = ring(FILE);
     let api = api_with(&ring).await;
-    let mut holds = stream_of_orders(&api, "/locks/orders/held?ttl=500ms").await;
+    let mut holds = stream_of_orders(&api, "/locks/orders/held?ttl=5s").await;
     holds.expect("acquired").await;
+    // Read all the time, as its client would.
+    let holds = tokio::spawn(async move { while holds.expect("renewed").await.is_object() {} });
     let held = api.send(by("root", post("/locks/orders/1?ttl=1h"))).await;
     let mut waits = stream_of_orders(&api, "/locks/orders/1").await;
     waits.expect("queued").await;
@@ -171,10 +244,21 @@ async fn what_waits_and_holds_goes_on_when_a_change_leaves_it_its_right() {
     })
     .await;
     install(&ring, &with_more());
-    holds.expect("renewed").await;
+    // The lease lasts longer again without any request but those of its stream.
+    let mut left = None;
+    for _ in 0..2 {
+        eventually("it is renewed after the change", async || {
+            let lock = api.send(by("root", get("/locks/orders/held"))).await;
+            let now = lock.json()["holders"][0]["expires_in_ms"].as_u64();
+            let before = left.replace(now.expect("it is held"));
+            (before < left && before.is_some()).then_some(())
+        })
+        .await;
+    }
+    assert!(!holds.is_finished(), "the stream goes on");
     let release = delete("/locks/orders/1").token(held.header("lock-token"));
     assert_eq!(api.send(by("root", release)).await.status, 204);
-    waits.expect("acquired").await;
+    assert_eq!(after_queue(&mut waits).await.kind, "acquired");
     drop(waits);
     let polled = polls.await.unwrap();
     assert_eq!(polled.status, 201, "{}", polled.text());
