@@ -117,6 +117,9 @@ impl Node {
     async fn check(&self, deadline: Instant) -> Result<(), CheckFailure> {
         // The address may lead to another Redis than before, which existing connections do not notice.
         let connecting = self.pool.connect(deadline).await;
+        if let Some((sentinels, _)) = self.pool.connector().sentinels() {
+            sentinels.states.count_round();
+        }
         if let Err(failure) = &connecting
             && failure.is_lasting()
             && self.recovery.findings().is_none()
@@ -183,7 +186,7 @@ impl Node {
         findings.extend(
             connector
                 .sentinels()
-                .map(|(sentinels, _)| sentinels.finding()),
+                .map(|(sentinels, _)| sentinels.states.finding()),
         );
         Some((findings, clock_offset_ms))
     }
