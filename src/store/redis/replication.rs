@@ -155,10 +155,9 @@ impl Replication {
         let of_primary = self.pool.connector().barriers().await?;
         let barriers = of_primary.as_ref().unwrap_or(&self.barriers);
         let next = barriers.next(|kept| self.barrier(kept));
-        // Noted before another one begins.
-        let last = next.await;
-        self.note(&last.outcome);
-        last.outcome.clone()
+        let (outcome, _none_begins) = next.await;
+        self.note(&outcome);
+        outcome
     }
 
     /// Also returns the connection if it can be used again.
