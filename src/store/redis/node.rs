@@ -139,6 +139,7 @@ impl Node {
             return Err(Unanswered { error, may_arrive });
         }
         let (mut pause, mut backoff) = (Duration::ZERO, Backoff::default());
+        let mut was_redirected = false;
         loop {
             let began = Instant::now();
             let command = || command(has_lost_tries);
@@ -153,9 +154,9 @@ impl Node {
                 }
                 Err(failure) => failure,
             };
-            // The first try after a move knows where to go.
-            if failure.redirection.is_some() {
-                pause = Duration::ZERO;
+            // The first try after a move knows where to go. Two nodes may each name the other one for a while.
+            if failure.redirection.is_some() && !was_redirected {
+                (pause, was_redirected) = (Duration::ZERO, true);
             }
             if failure.is_moving() {
                 self.recovery.outage.note_moving();
