@@ -26,6 +26,10 @@ use crate::store::{Fault, StoreError};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
+/// The connection epoch of a command that another node executed than the one whose replicas are asked: no barrier
+/// confirms it.
+const UNCONFIRMED: u64 = u64::MAX;
+
 /// How many data losses one request survives before it gives up.
 pub(super) const LOSSES_MAX: usize = 3;
 
@@ -193,9 +197,13 @@ impl Node {
             Ok(answer) => answer.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),
         };
+        let mut epoch = connection.epoch;
         if let Err(failure) = &answer
             && failure.redirection.is_some()
         {
+            if self.replication.is_some() {
+                epoch = UNCONFIRMED;
+            }
             // Rare; boxed so that it does not enlarge every request.
             answer =
                 Box::pin(self.redirected(request, deadline, &command, failure, &connection)).await;
@@ -219,7 +227,7 @@ impl Node {
             return Err(Failure::corrupt(detail));
         };
         match read(reply) {
-            Ok(answer) => Ok((answer, connection.epoch)),
+            Ok(answer) => Ok((answer, epoch)),
             Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
         }
     }
