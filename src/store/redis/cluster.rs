@@ -13,13 +13,12 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::RedisConnectionInfo;
-use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::barriers::Barriers;
 use super::failure::{Failure, Fate};
-use super::info::ServerInfo;
+use super::node_socket::NodeSocket;
 use super::nodes::{self, NodeLine};
 use super::partitions;
 use super::topology::Topology;
@@ -33,8 +32,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
 /// The least time between two rounds of questions.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
-/// How long what a server reports about itself is used for the partitions that are verified at the same time.
-const REPORT_USED_FOR: Duration = Duration::from_millis(100);
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
@@ -72,14 +69,6 @@ struct SocketState {
     socket: Option<NodeSocket>,
     /// When the last attempt to open it began that failed, and why.
     failed: Option<(Instant, Failure)>,
-}
-
-/// A connection to a node, shared by the partitions that are there.
-#[derive(Clone)]
-pub(super) struct NodeSocket {
-    pub(super) shared: MultiplexedConnection,
-    pub(super) is_broken: Arc<AtomicBool>,
-    report: Arc<tokio::sync::Mutex<Option<(Instant, ServerInfo)>>>,
 }
 
 impl Cluster {
@@ -273,17 +262,12 @@ impl Cluster {
         let began = Instant::now();
         match self.transport.open(endpoint, &self.settings).await {
             Ok(shared) => {
-                let socket = NodeSocket {
-                    shared,
-                    is_broken: Arc::default(),
-                    report: Arc::default(),
-                };
+                let socket = NodeSocket::new(shared);
                 state.failed = None;
                 state.socket = Some(socket.clone());
                 Ok(socket)
             }
             Err(failure) => {
-                self.may_have_moved();
                 state.failed = Some((began, failure.clone()));
                 Err(failure)
             }
@@ -317,22 +301,6 @@ impl Cluster {
             sockets.len(),
             places.len() * runtimes.len() * self.sockets_max,
         ]
-    }
-}
-
-impl NodeSocket {
-    /// What the server reports about itself.
-    pub(super) async fn report(&mut self) -> Result<ServerInfo, Failure> {
-        let mut report = self.report.lock().await;
-        if let Some((read_at, server)) = &*report
-            && read_at.elapsed() < REPORT_USED_FOR
-        {
-            return Ok(server.clone());
-        }
-        let reading = ServerInfo::read(&mut self.shared, true).await;
-        let server = reading.map_err(|error| Failure::of(&error).before_any_command())?;
-        *report = Some((Instant::now(), server.clone()));
-        Ok(server)
     }
 }
 
