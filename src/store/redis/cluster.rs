@@ -138,6 +138,16 @@ impl Cluster {
     /// # Cancel safety
     /// If the future is dropped, nothing has changed, and the next caller begins another round.
     pub(super) async fn refresh(&self) -> Result<(), Failure> {
+        self.refresh_within(LAST_ANSWERS_WITHIN).await
+    }
+
+    /// The same, and waits for slow nodes, too: only the nodes between which a slot moves know that it does. If the round
+    /// was another caller's, some answers may be missing.
+    pub(super) async fn refresh_from_all(&self) -> Result<(), Failure> {
+        self.refresh_within(ANSWER_TIMEOUT).await
+    }
+
+    async fn refresh_within(&self, last_answers_within: Duration) -> Result<(), Failure> {
         let asked_at = Instant::now();
         let mut last = self.last_round.lock().await;
         if last.began >= asked_at {
@@ -146,7 +156,7 @@ impl Cluster {
         sleep_until(last.began + ASK_PAUSE).await;
         let began = Instant::now();
         let moves = self.moves.load(Ordering::SeqCst);
-        let discovered = self.discover().await;
+        let discovered = self.discover(last_answers_within).await;
         *last = LastRound {
             began,
             outcome: discovered.as_ref().map(drop).map_err(Clone::clone),
@@ -167,7 +177,7 @@ impl Cluster {
         Ok(())
     }
 
-    async fn discover(&self) -> Result<Topology, Failure> {
+    async fn discover(&self, last_answers_within: Duration) -> Result<Topology, Failure> {
         let known = self.topology();
         let known = known.nodes.values().map(|node| node.endpoint.clone());
         let all: BTreeSet<Endpoint> = known.chain(self.seeds.iter().cloned()).collect();
@@ -181,7 +191,7 @@ impl Cluster {
                 Err(failure) => failures.push(failure),
             }
             if !answers.is_empty() {
-                give_up = give_up.min(Instant::now() + LAST_ANSWERS_WITHIN);
+                give_up = give_up.min(Instant::now() + last_answers_within);
             }
         }
         match answers.is_empty() {
