@@ -24,6 +24,7 @@ mod keys;
 mod leases;
 mod listing;
 mod node;
+mod node_socket;
 mod nodes;
 mod opening;
 mod operations;

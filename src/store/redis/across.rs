@@ -41,21 +41,21 @@ impl RedisStore {
         } else {
             ask_settled(&parts, attempt, deadline).await?
         };
+        let is_new = !is_resumed && !answers.has_place();
         let mut end = answers.end(claim, request.is_some());
         if end.is_none() && answers.is_blocked && request.is_some() && !is_resumed {
-            let is_new = !answers.has_place();
             answers = enqueue(&parts, attempt, &mut request, is_new, deadline).await?;
             end = answers.end(claim, true);
         }
         if let Some(end) = end {
             let is_queued = request.is_some_and(|it| it.ticket.is_some());
             if is_queued && !matches!(end, Acquired::Superseded | Acquired::WaitExpired) {
-                leave(&parts, request, deadline).await;
+                leave(&parts, request).await;
             }
             return Ok(end);
         }
         if !answers.is_blocked {
-            return grant(&parts, claim, attempt, request, deadline).await;
+            return grant(&parts, claim, attempt, (request, is_new), deadline).await;
         }
         if answers.holds_unreported {
             // An earlier poll of this attempt was granted them before a partition failed. A claim that waits holds nothing.

@@ -14,18 +14,18 @@ pub(super) type RunId = Arc<str>;
 
 /// The barriers of one Redis, whichever of its partitions they are for.
 pub(super) struct Barriers {
-    /// The number of the last barrier that began. Changed by the owner of `last` alone.
+    /// The number of the last barrier that began. Changed by the owner of `shared` alone.
     begun: AtomicU64,
     /// Held during a barrier. The requests that wait for it share the next one.
-    last: Mutex<LastBarrier>,
+    shared: Mutex<SharedBarrier>,
 }
 
-/// The last barrier that has ended.
-pub(super) struct LastBarrier {
+/// The last barrier whose outcome is that of all its partitions.
+pub(super) struct SharedBarrier {
     number: u64,
     /// At which Redis it was, or why too few replicas have confirmed it.
-    pub(super) outcome: Result<RunId, Failure>,
-    /// Its connection, for the next one.
+    outcome: Result<RunId, Failure>,
+    /// The connection of the last barrier, for the next one.
     kept: Option<Kept>,
 }
 
@@ -40,7 +40,7 @@ impl Default for Barriers {
         let none_yet = Failure::new(Fault::Unreplicated, Fate::NotDone, "not asked yet");
         Self {
             begun: AtomicU64::new(0),
-            last: Mutex::new(LastBarrier {
+            shared: Mutex::new(SharedBarrier {
                 number: 0,
                 outcome: Err(none_yet),
                 kept: None,
@@ -50,30 +50,37 @@ impl Default for Barriers {
 }
 
 impl Barriers {
-    /// The first barrier that begins from now on, once it has ended. `run` is given the connection of the last one, and
-    /// returns the outcome, and the connection if it can be used again.
+    /// The outcome of the first barrier that begins from now on, and a guard without which no other one begins. `run` is
+    /// given the connection of the last one, and returns the outcome, and the connection if it can be used again. One that
+    /// fails may do so because of the partition that it was for, whose slot may be on its way, so the next request runs
+    /// its own.
     ///
     /// # Cancel safety
     /// If the future is dropped, the barrier is abandoned, and the next request begins another one.
     pub(super) async fn next<R>(
         &self,
         run: impl FnOnce(Option<Kept>) -> R,
-    ) -> MutexGuard<'_, LastBarrier>
+    ) -> (Result<RunId, Failure>, MutexGuard<'_, SharedBarrier>)
     where
         R: Future<Output = (Result<RunId, Failure>, Option<Kept>)>,
     {
         let begun_before = self.begun.load(Ordering::SeqCst);
-        let mut last = self.last.lock().await;
-        if last.number <= begun_before {
-            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-            // Taken, so that a connection with a barrier that was abandoned is not used again.
-            let (outcome, kept) = run(last.kept.take()).await;
-            *last = LastBarrier {
-                number,
-                outcome,
-                kept,
-            };
+        let mut shared = self.shared.lock().await;
+        if shared.number > begun_before {
+            return (shared.outcome.clone(), shared);
         }
-        last
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        // Taken, so that a connection with a barrier that was abandoned is not used again.
+        let (outcome, kept) = run(shared.kept.take()).await;
+        shared.kept = kept;
+        if outcome.as_ref().map_or_else(is_of_all, |_| true) {
+            (shared.number, shared.outcome) = (number, outcome.clone());
+        }
+        (outcome, shared)
     }
+}
+
+/// Whether a barrier of another partition would have failed, too.
+fn is_of_all(failure: &Failure) -> bool {
+    matches!(failure.fault, Fault::Unreplicated | Fault::Permission)
 }

@@ -13,13 +13,12 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::RedisConnectionInfo;
-use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::barriers::Barriers;
 use super::failure::{Failure, Fate};
-use super::info::ServerInfo;
+use super::node_socket::NodeSocket;
 use super::nodes::{self, NodeLine};
 use super::partitions;
 use super::topology::Topology;
@@ -33,8 +32,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
 /// The least time between two rounds of questions.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
-/// How long what a server reports about itself is used for the partitions that are verified at the same time.
-const REPORT_USED_FOR: Duration = Duration::from_millis(100);
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
@@ -72,14 +69,6 @@ struct SocketState {
     socket: Option<NodeSocket>,
     /// When the last attempt to open it began that failed, and why.
     failed: Option<(Instant, Failure)>,
-}
-
-/// A connection to a node, shared by the partitions that are there.
-#[derive(Clone)]
-pub(super) struct NodeSocket {
-    pub(super) shared: MultiplexedConnection,
-    pub(super) is_broken: Arc<AtomicBool>,
-    report: Arc<tokio::sync::Mutex<Option<(Instant, ServerInfo)>>>,
 }
 
 impl Cluster {
@@ -149,6 +138,16 @@ impl Cluster {
     /// # Cancel safety
     /// If the future is dropped, nothing has changed, and the next caller begins another round.
     pub(super) async fn refresh(&self) -> Result<(), Failure> {
+        self.refresh_within(LAST_ANSWERS_WITHIN).await
+    }
+
+    /// The same, and waits for slow nodes, too: only the nodes between which a slot moves know that it does. If the round
+    /// was another caller's, some answers may be missing.
+    pub(super) async fn refresh_from_all(&self) -> Result<(), Failure> {
+        self.refresh_within(ANSWER_TIMEOUT).await
+    }
+
+    async fn refresh_within(&self, last_answers_within: Duration) -> Result<(), Failure> {
         let asked_at = Instant::now();
         let mut last = self.last_round.lock().await;
         if last.began >= asked_at {
@@ -157,7 +156,7 @@ impl Cluster {
         sleep_until(last.began + ASK_PAUSE).await;
         let began = Instant::now();
         let moves = self.moves.load(Ordering::SeqCst);
-        let discovered = self.discover().await;
+        let discovered = self.discover(last_answers_within).await;
         *last = LastRound {
             began,
             outcome: discovered.as_ref().map(drop).map_err(Clone::clone),
@@ -178,7 +177,7 @@ impl Cluster {
         Ok(())
     }
 
-    async fn discover(&self) -> Result<Topology, Failure> {
+    async fn discover(&self, last_answers_within: Duration) -> Result<Topology, Failure> {
         let known = self.topology();
         let known = known.nodes.values().map(|node| node.endpoint.clone());
         let all: BTreeSet<Endpoint> = known.chain(self.seeds.iter().cloned()).collect();
@@ -192,7 +191,7 @@ impl Cluster {
                 Err(failure) => failures.push(failure),
             }
             if !answers.is_empty() {
-                give_up = give_up.min(Instant::now() + LAST_ANSWERS_WITHIN);
+                give_up = give_up.min(Instant::now() + last_answers_within);
             }
         }
         match answers.is_empty() {
@@ -273,17 +272,12 @@ impl Cluster {
         let began = Instant::now();
         match self.transport.open(endpoint, &self.settings).await {
             Ok(shared) => {
-                let socket = NodeSocket {
-                    shared,
-                    is_broken: Arc::default(),
-                    report: Arc::default(),
-                };
+                let socket = NodeSocket::new(shared);
                 state.failed = None;
                 state.socket = Some(socket.clone());
                 Ok(socket)
             }
             Err(failure) => {
-                self.may_have_moved();
                 state.failed = Some((began, failure.clone()));
                 Err(failure)
             }
@@ -317,22 +311,6 @@ impl Cluster {
             sockets.len(),
             places.len() * runtimes.len() * self.sockets_max,
         ]
-    }
-}
-
-impl NodeSocket {
-    /// What the server reports about itself.
-    pub(super) async fn report(&mut self) -> Result<ServerInfo, Failure> {
-        let mut report = self.report.lock().await;
-        if let Some((read_at, server)) = &*report
-            && read_at.elapsed() < REPORT_USED_FOR
-        {
-            return Ok(server.clone());
-        }
-        let reading = ServerInfo::read(&mut self.shared, true).await;
-        let server = reading.map_err(|error| Failure::of(&error).before_any_command())?;
-        *report = Some((Instant::now(), server.clone()));
-        Ok(server)
     }
 }
 

@@ -12,6 +12,7 @@ use super::barriers::Barriers;
 use super::cluster::Cluster;
 use super::failure::{Failure, Fate};
 use super::info::ServerInfo;
+use super::node_socket::NodeSocket;
 use super::partitions;
 use super::sentinel::Sentinels;
 use super::transport::{Endpoint, Transport};
@@ -103,7 +104,7 @@ impl Connector {
             return self.open_alone().await;
         };
         let endpoint = cluster.owner(*partition).await?;
-        let mut socket = cluster.socket(&endpoint, *partition).await?;
+        let mut socket = socket_of(cluster, &endpoint, *partition).await?;
         let reading = timeout(self.timeout(), socket.report()).await;
         let server = reading.unwrap_or_else(|_| Err(Failure::timed_out().before_any_command()));
         match server {
@@ -157,7 +158,7 @@ impl Connector {
     ) -> Result<MultiplexedConnection, Failure> {
         match &self.target {
             Target::Of(cluster, partition) => {
-                Ok(cluster.socket(endpoint, *partition).await?.shared)
+                Ok(socket_of(cluster, endpoint, *partition).await?.shared)
             }
             Target::At(_) | Target::By(_) => self.transport.open(endpoint, &self.settings).await,
         }
@@ -190,7 +191,12 @@ impl Connector {
         match &self.target {
             Target::At(_) | Target::By(_) => Ok(None),
             Target::Of(cluster, partition) => {
-                let endpoint = cluster.owner(*partition).await?;
+                // As far as it is known: a barrier finds out whether it is at the Redis that it was meant for.
+                let known = cluster.topology();
+                let endpoint = match known.owner(*partition) {
+                    Some(node) => node.endpoint.clone(),
+                    None => cluster.owner(*partition).await?,
+                };
                 Ok(Some(cluster.barriers(endpoint)))
             }
         }
@@ -229,6 +235,16 @@ impl Connector {
             )),
         }
     }
+}
+
+/// A socket to the primary of a partition. If there is none, another one may have taken over.
+async fn socket_of(
+    cluster: &Cluster,
+    primary: &Endpoint,
+    partition: usize,
+) -> Result<NodeSocket, Failure> {
+    let opening = cluster.socket(primary, partition).await;
+    opening.inspect_err(|_| cluster.may_have_moved())
 }
 
 fn no_primary(reason: &'static str) -> Failure {

@@ -117,6 +117,9 @@ impl Node {
     async fn check(&self, deadline: Instant) -> Result<(), CheckFailure> {
         // The address may lead to another Redis than before, which existing connections do not notice.
         let connecting = self.pool.connect(deadline).await;
+        if let Some((sentinels, _)) = self.pool.connector().sentinels() {
+            sentinels.states.count_round();
+        }
         if let Err(failure) = &connecting
             && failure.is_lasting()
             && self.recovery.findings().is_none()
@@ -128,7 +131,7 @@ impl Node {
             self.probe_messages(&mut connection, deadline).await;
             // Opens a pooled connection before a request needs one.
             let _ = self.pool.get(deadline).await;
-            return self.check_replicas(deadline).await;
+            return self.check_replicas(&mut connection, deadline).await;
         }
         let mut connection = self.pool.get(deadline).await?;
         let began = Instant::now();
@@ -165,9 +168,19 @@ impl Node {
     }
 
     /// Too few replicas are a finding; a missing right lasts until an operator grants it.
-    async fn check_replicas(&self, deadline: Instant) -> Result<(), CheckFailure> {
-        if let Some(replication) = &self.replication
-            && let Ok(Err(failure)) = timeout_at(deadline, replication.check()).await
+    async fn check_replicas(
+        &self,
+        connection: &mut Connection,
+        deadline: Instant,
+    ) -> Result<(), CheckFailure> {
+        let Some(replication) = &self.replication else {
+            return Ok(());
+        };
+        let checking = async {
+            replication.keep_key(connection).await;
+            replication.check().await
+        };
+        if let Ok(Err(failure)) = timeout_at(deadline, checking).await
             && failure.is_lasting()
         {
             return Err(failure.into());
@@ -183,7 +196,7 @@ impl Node {
         findings.extend(
             connector
                 .sentinels()
-                .map(|(sentinels, _)| sentinels.finding()),
+                .map(|(sentinels, _)| sentinels.states.finding()),
         );
         Some((findings, clock_offset_ms))
     }

@@ -167,7 +167,7 @@ impl RedisStore {
         let give_up = deadlines.end.min(Instant::now() + MOVE_TIMEOUT);
         loop {
             let places = self.places(deadlines).await?;
-            if !places.topology.is_moving() {
+            if places.topology.is_settled() {
                 return Ok(places);
             }
             if Instant::now() + MOVE_PAUSE >= give_up {
@@ -185,7 +185,7 @@ impl RedisStore {
                 topology: Arc::default(),
             });
         };
-        match timeout_at(deadlines.of_step(), cluster.refresh()).await {
+        match timeout_at(deadlines.of_step(), cluster.refresh_from_all()).await {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => return Err(failure.into_error(false)),
             Err(_) => {
@@ -361,7 +361,7 @@ impl ScannedNodes {
     /// Whether nothing has moved from one to the other.
     fn is_like(&self, other: &Self) -> bool {
         let both = [&self.topology, &other.topology];
-        both[0].has_same_owners(both[1]) && !both.iter().any(|it| it.is_moving())
+        both[0].has_same_owners(both[1]) && both.iter().all(|it| it.is_settled())
     }
 }
 

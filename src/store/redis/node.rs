@@ -26,6 +26,10 @@ use crate::store::{Fault, StoreError};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
+/// The connection epoch of a command that another node executed than the one whose replicas are asked: no barrier
+/// confirms it.
+const UNCONFIRMED: u64 = u64::MAX;
+
 /// How many data losses one request survives before it gives up.
 pub(super) const LOSSES_MAX: usize = 3;
 
@@ -139,6 +143,7 @@ impl Node {
             return Err(Unanswered { error, may_arrive });
         }
         let (mut pause, mut backoff) = (Duration::ZERO, Backoff::default());
+        let mut was_redirected = false;
         loop {
             let began = Instant::now();
             let command = || command(has_lost_tries);
@@ -153,9 +158,9 @@ impl Node {
                 }
                 Err(failure) => failure,
             };
-            // The first try after a move knows where to go.
-            if failure.redirection.is_some() {
-                pause = Duration::ZERO;
+            // The first try after a move knows where to go. Two nodes may each name the other one for a while.
+            if failure.redirection.is_some() && !was_redirected {
+                (pause, was_redirected) = (Duration::ZERO, true);
             }
             if failure.is_moving() {
                 self.recovery.outage.note_moving();
@@ -192,9 +197,13 @@ impl Node {
             Ok(answer) => answer.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),
         };
+        let mut epoch = connection.epoch;
         if let Err(failure) = &answer
             && failure.redirection.is_some()
         {
+            if self.replication.is_some() {
+                epoch = UNCONFIRMED;
+            }
             // Rare; boxed so that it does not enlarge every request.
             answer =
                 Box::pin(self.redirected(request, deadline, &command, failure, &connection)).await;
@@ -218,7 +227,7 @@ impl Node {
             return Err(Failure::corrupt(detail));
         };
         match read(reply) {
-            Ok(answer) => Ok((answer, connection.epoch)),
+            Ok(answer) => Ok((answer, epoch)),
             Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
         }
     }

@@ -10,7 +10,7 @@ use super::transport::Endpoint;
 pub(super) struct NodeLine {
     pub(super) id: String,
     pub(super) endpoint: Endpoint,
-    is_myself: bool,
+    pub(super) is_myself: bool,
     pub(super) is_primary: bool,
     /// Whether the node that answers takes it for one that takes part in the cluster.
     pub(super) is_healthy: bool,

@@ -20,6 +20,9 @@ const SETTLE_PAUSE_MIN: Duration = Duration::from_millis(5);
 const SETTLE_PAUSE_MAX: Duration = Duration::from_millis(50);
 const SETTLED_AFTER: usize = 10;
 
+/// How long leaving the queues may take.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How often in a row a claim that waits tries to be granted its locks, where nothing is in its way after a failed try.
 const GRANT_TRIES_MAX: usize = 3;
 
@@ -91,7 +94,7 @@ pub(super) async fn enqueue(
         }
         if asked.is_err() && is_new {
             // A place in some queues only would be that of another claim.
-            leave(parts, None, deadline).await;
+            leave(parts, None).await;
         }
         answers.add(&part.claim.names, asked?);
         if let (Some(request), Some(waiting)) = (request.as_mut(), &answers.waiting) {
@@ -101,12 +104,12 @@ pub(super) async fn enqueue(
     Ok(answers)
 }
 
-/// Grants the locks of a claim to which no partition objects.
+/// Grants the locks of a claim to which no partition objects. `is_new` is one without a place before.
 pub(super) async fn grant(
     parts: &[PartialClaim<'_>],
     claim: &Claim,
     attempt: Attempt,
-    mut request: Option<QueueRequest>,
+    (mut request, is_new): (Option<QueueRequest>, bool),
     deadline: Instant,
 ) -> StoreResult<Acquired> {
     let mut tries = 1;
@@ -121,9 +124,9 @@ pub(super) async fn grant(
         };
         waits.ticket = Some(waiting.ticket);
         // The other partitions have not queued the claim, or have taken it out of the queue.
-        let mut answers = enqueue(parts, attempt, &mut request, false, deadline).await?;
+        let mut answers = enqueue(parts, attempt, &mut request, is_new, deadline).await?;
         if let Some(end) = answers.end(claim, true) {
-            leave(parts, request, deadline).await;
+            leave(parts, request).await;
             return Ok(end);
         }
         // What was in the way may be gone by now, and nothing would tell the claim.
@@ -200,12 +203,10 @@ pub(super) async fn undo(
     all_done(join_all(undoing).await)
 }
 
-/// Takes the claim out of all queues, because it cannot be granted any more.
-pub(super) async fn leave(
-    parts: &[PartialClaim<'_>],
-    request: Option<QueueRequest>,
-    deadline: Instant,
-) {
+/// Takes the claim out of all queues, because it cannot be granted any more, or is not in all of them. The deadline of the
+/// claim may be what it has missed.
+pub(super) async fn leave(parts: &[PartialClaim<'_>], request: Option<QueueRequest>) {
+    let deadline = Instant::now() + LEAVE_TIMEOUT;
     let options = SuspendOptions {
         keep: request.map_or(Duration::ZERO, |request| request.place_kept),
         lists_conflicts: false,

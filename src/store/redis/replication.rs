@@ -155,10 +155,9 @@ impl Replication {
         let of_primary = self.pool.connector().barriers().await?;
         let barriers = of_primary.as_ref().unwrap_or(&self.barriers);
         let next = barriers.next(|kept| self.barrier(kept));
-        // Noted before another one begins.
-        let last = next.await;
-        self.note(&last.outcome);
-        last.outcome.clone()
+        let (outcome, _none_begins) = next.await;
+        self.note(&outcome);
+        outcome
     }
 
     /// Also returns the connection if it can be used again.
@@ -201,22 +200,41 @@ impl Replication {
             let waiting = self.wait_behind::<redis::Value>(publish, connection);
             return waiting.await.map(|it| it.1);
         }
-        let key = self.keys.barrier();
-        // Allowed when memory is full. The key is missing after a pause.
-        let prolong = redis::cmd("PEXPIRE").arg(&key).arg(BARRIER_KEPT_MS).take();
-        match self.wait_behind(prolong, connection).await? {
+        match self.wait_behind(self.prolong(), connection).await? {
             (0, _) => {
-                let set = redis::cmd("SET")
-                    .arg(&key)
-                    .arg(1)
-                    .arg("PX")
-                    .arg(BARRIER_KEPT_MS)
-                    .take();
-                let waiting = self.wait_behind::<redis::Value>(set, connection);
+                let waiting = self.wait_behind::<redis::Value>(self.set(), connection);
                 waiting.await.map(|it| it.1)
             }
             (_, confirmed) => Ok(confirmed),
         }
+    }
+
+    /// Keeps the key of the barriers that this partition of a cluster begins, for a health check: others may have begun
+    /// all of them lately, and once memory is full, it cannot be set any more.
+    pub(super) async fn keep_key(&self, connection: &mut Connection) {
+        if self.keys.partition().is_none() {
+            return;
+        }
+        // A failure is one of the next barrier, too, which reports it.
+        let prolonged = self.prolong().query_async(connection.socket()).await;
+        if let Ok(0) = prolonged {
+            let set = self.set();
+            let setting = set.query_async::<redis::Value>(connection.socket());
+            drop(setting.await);
+        }
+    }
+
+    /// Allowed when memory is full.
+    fn prolong(&self) -> redis::Cmd {
+        let key = self.keys.barrier();
+        redis::cmd("PEXPIRE").arg(key).arg(BARRIER_KEPT_MS).take()
+    }
+
+    /// The key is missing at first, and after a pause.
+    fn set(&self) -> redis::Cmd {
+        let mut set = redis::cmd("SET");
+        set.arg(self.keys.barrier()).arg(1);
+        set.arg("PX").arg(BARRIER_KEPT_MS).take()
     }
 
     /// The answer to a command that is replicated, and how many replicas have it.

@@ -19,7 +19,7 @@ use super::failure::{Failure, Fate};
 use super::sentinel_states::SentinelStates;
 use super::transport::{Endpoint, Transport};
 use crate::config::SentinelAddress;
-use crate::store::{Fault, Finding};
+use crate::store::Fault;
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -45,7 +45,8 @@ pub(super) struct Sentinels {
     settings: RedisConnectionInfo,
     /// The largest epoch, and when it was last seen.
     latest: Mutex<Option<(u64, Instant)>>,
-    states: SentinelStates,
+    /// Whether all of them answer and name the same primary.
+    pub(super) states: SentinelStates,
 }
 
 /// What the Sentinels have answered in one round: by their ids, and by the addresses that were asked.
@@ -95,11 +96,6 @@ impl Sentinels {
         endpoint: &Endpoint,
     ) -> Result<PubSub, Failure> {
         transport.open_pubsub(endpoint, &self.settings).await
-    }
-
-    /// Whether all of them answer and name the same primary.
-    pub(super) fn finding(&self) -> Finding {
-        self.states.finding()
     }
 
     /// The endpoint of the primary.

@@ -8,27 +8,28 @@ use super::failure::Failure;
 use super::transport::Endpoint;
 use crate::store::Finding;
 
-/// How many rounds in a row a Sentinel has to be silent, or to name another primary, until that is reported: it may be slow
-/// once, or learn of a failover a moment after the others.
+/// At how many health checks in a row a Sentinel has to be silent, or to name another primary, until that is reported: it may
+/// be slow once, or learn of a failover a moment after the others. Connections are opened at any time, several at once.
 const REPORTED_AFTER: u32 = 2;
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
 /// The Sentinels that were asked in the last round.
 #[derive(Default)]
-pub(super) struct SentinelStates(Mutex<States>);
+pub(super) struct SentinelStates(Mutex<RoundStates>);
 
 #[derive(Default)]
-struct States {
-    by_endpoint: BTreeMap<Endpoint, State>,
+struct RoundStates {
+    by_endpoint: BTreeMap<Endpoint, SentinelState>,
     /// The primary of the last round that found one.
     primary: Option<Endpoint>,
 }
 
 #[derive(Default)]
-struct State {
-    /// In how many rounds in a row it has not named the primary.
+struct SentinelState {
+    /// At how many health checks in a row it had not named the primary.
     deviations: u32,
+    is_deviating: bool,
     last: Option<Result<Endpoint, String>>,
 }
 
@@ -49,12 +50,20 @@ impl SentinelStates {
             let mut state = before.remove(&endpoint).unwrap_or_default();
             let names_another =
                 |named: &Endpoint| states.primary.as_ref().is_some_and(|it| it != named);
-            state.deviations = match answer.as_ref().is_ok_and(|named| !names_another(named)) {
-                true => 0,
-                false => state.deviations.saturating_add(1),
-            };
+            state.is_deviating = !answer.as_ref().is_ok_and(|named| !names_another(named));
             state.last = Some(answer.map_err(|failure| failure.explanation()));
             states.by_endpoint.insert(endpoint, state);
+        }
+    }
+
+    /// Counts the answers of the last round, once for each health check.
+    pub(super) fn count_round(&self) {
+        let mut states = self.0.lock().expect(UNPOISONED);
+        for state in states.by_endpoint.values_mut() {
+            state.deviations = match state.is_deviating {
+                true => state.deviations.saturating_add(1),
+                false => 0,
+            };
         }
     }
 
@@ -101,10 +110,17 @@ mod tests {
     #[test]
     fn a_sentinel_that_is_silent_or_names_another_primary_is_named_after_two_rounds() {
         let states = SentinelStates::default();
-        let round = |third: Result<u16, Failure>| {
+        let ask = |third: Result<u16, Failure>| {
             let answers = [(1, Ok(10)), (2, Ok(10)), (3, third)];
             let answers = answers.map(|(port, answer)| (endpoint(port), answer.map(endpoint)));
             states.note(answers.into(), Some(&endpoint(10)));
+        };
+        let round = |third: Result<u16, Failure>| {
+            // Those that open connections ask, too.
+            for _ in 0..REPORTED_AFTER {
+                ask(third.clone());
+            }
+            states.count_round();
             states.finding()
         };
         assert!(round(Ok(10)).is_fine);
@@ -128,6 +144,7 @@ mod tests {
         for _ in 0..REPORTED_AFTER {
             let silent = (endpoint(1), Err(Failure::timed_out()));
             states.note([silent].into(), None);
+            states.count_round();
         }
         assert!(!states.finding().is_fine);
         states.note(

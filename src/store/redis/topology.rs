@@ -10,6 +10,8 @@ use super::partitions;
 pub(super) struct Topology {
     /// All nodes that are known, by their ids.
     pub(super) nodes: BTreeMap<String, NodeLine>,
+    /// The ids of those that have answered.
+    answered: BTreeSet<String>,
     /// By partition, the id of the primary that has its slot.
     owners: Vec<Option<String>>,
 }
@@ -34,8 +36,10 @@ impl Topology {
                 .max_by_key(|it| it.config_epoch)
                 .map(|it| it.id.clone())
         };
+        let own = answers.iter().flatten().filter(|line| line.is_myself);
         Self {
             owners: (0..partitions::COUNT).map(owner).collect(),
+            answered: own.map(|line| line.id.clone()).collect(),
             nodes,
         }
     }
@@ -55,9 +59,14 @@ impl Topology {
         (0..partitions::COUNT).filter(is_first).collect()
     }
 
-    /// Whether slots are on their way.
-    pub(super) fn is_moving(&self) -> bool {
-        self.nodes.values().any(|node| node.is_moving)
+    /// Whether no slot is on its way, as every healthy primary has said.
+    pub(super) fn is_settled(&self) -> bool {
+        let mut primaries = self
+            .nodes
+            .values()
+            .filter(|it| it.is_primary && it.is_healthy);
+        primaries.all(|node| self.answered.contains(&node.id))
+            && !self.nodes.values().any(|node| node.is_moving)
     }
 
     /// The partitions that a primary has.
@@ -119,6 +128,20 @@ mod tests {
             assert_eq!(topology.partitions_of("b"), partitions::COUNT);
             assert_eq!(topology.representatives(), [0]);
         }
+    }
+
+    #[test]
+    fn slots_may_be_on_their_way_until_every_primary_has_answered() {
+        let answer_of = |id| {
+            let mut lines = answer("a", 3);
+            lines.iter_mut().for_each(|it| it.is_myself = it.id == id);
+            lines
+        };
+        assert!(!Topology::of(&[answer_of("a")]).is_settled());
+        assert!(Topology::of(&[answer_of("a"), answer_of("b")]).is_settled());
+        let mut moving = answer_of("b");
+        moving[1].is_moving = true;
+        assert!(!Topology::of(&[answer_of("a"), moving]).is_settled());
     }
 
     #[test]

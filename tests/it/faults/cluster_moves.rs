@@ -9,6 +9,7 @@ use leasehold::domain::{Acquired, Attempt, Claim, LockName};
 use leasehold::store::{Deadlines, ListQuery, LockStore};
 use tokio::time::{Instant, sleep};
 
+use super::redis_cluster::is_renewed;
 use super::{Replica, lasting};
 use crate::support::cluster::RedisCluster;
 use crate::support::fixture::{
@@ -95,7 +96,7 @@ async fn a_cluster_that_is_down_refuses_at_once_and_is_used_again_when_it_is_bac
     cluster.nodes[0]
         .command(&["CLUSTER", "ADDSLOTS", SLOT])
         .await;
-    eventually("it is renewed", async || replica.renew(&held).await.ok()).await;
+    is_renewed(&replica, &held).await;
 }
 
 /// Otherwise a claim that comes later could get its place before.
@@ -126,7 +127,7 @@ async fn a_listing_waits_for_a_slot_that_moves_and_has_its_locks_once() {
     let from = cluster.owner(slot).await;
     cluster.begin_move(slot, from, 1 - from).await;
     let moving = async {
-        sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_millis(200)).await;
         cluster.move_keys(slot, from, 1 - from).await;
         cluster.end_move(slot, from, 1 - from).await;
     };
@@ -198,6 +199,8 @@ async fn all_parts_of_a_primary_share_one_connection_for_what_its_replicas_confi
     let before = connected().await;
     let config = RedisConfig {
         wait_replicas: 1,
+        // Longer than a replica takes on a busy machine.
+        wait_timeout: Duration::from_secs(5),
         ..stores::redis_config()
     };
     let store = stores::cluster_store(&cluster.address(), &config).await;

@@ -123,7 +123,9 @@ async fn a_user_with_the_rights_of_the_guide_follows_a_slot_that_moves() {
     let cluster = super::cluster().await;
     grant(&cluster).await;
     let store = stores::cluster_store(&cluster.address(), &as_user()).await;
-    let own = Replica::on(store.expect("the store opens"));
+    let store = store.expect("the store opens");
+    store.refresh_health().await;
+    let own = Replica::on(store);
     let (held, slot) = held_on(0, &cluster, &own).await;
     cluster.begin_move(slot, 0, 1).await;
     is_renewed(&own, &held).await;

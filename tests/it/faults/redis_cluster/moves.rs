@@ -7,7 +7,9 @@ use leasehold::domain::Released;
 use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
-use super::{cluster, config, held_on, is_blocked, is_recovering, is_renewed, rival};
+use super::{
+    TTL, cluster, config, held_for, held_on, is_blocked, is_recovering, is_renewed, rival,
+};
 use crate::faults::Replica;
 use crate::support::cluster::RedisCluster;
 use crate::support::redis_server::RedisOptions;
@@ -33,7 +35,7 @@ async fn a_move_that_is_cancelled_changes_nothing() {
 async fn a_primary_whose_last_slot_moves_away_takes_no_lease_with_it() {
     let mut cluster = cluster().await;
     let replica = super::replica(&cluster).await;
-    let (held, slot) = held_on(0, &cluster, &replica).await;
+    let (held, slot) = held_for(TTL, 0, &cluster, &replica).await;
     cluster.join(RedisOptions::forgetful()).await;
     cluster.move_slot(slot, 0, 3).await;
     replica.assert_holds(&held).await;
@@ -42,6 +44,8 @@ async fn a_primary_whose_last_slot_moves_away_takes_no_lease_with_it() {
     // The other one learns it from this one: it may be a replica before it could be told.
     cluster.assign(slot, 0, 0).await;
     eventually("it has become a replica", async || {
+        // The lease must last until then.
+        drop(replica.renew(&held).await);
         let role = cluster.nodes[3].info("replication", "role").await;
         (role == "slave").then_some(())
     })

@@ -21,6 +21,8 @@ async fn a_primary_that_becomes_unfit_is_named_and_grants_nothing_while_the_othe
     let (unfit, _) = held_on(1, &cluster, &replica).await;
     let (fit, _) = held_on(0, &cluster, &replica).await;
     set_policy(&cluster.nodes[1], "allkeys-lru").await;
+    // Of the parts of a primary the first is named, and all have to know it.
+    replica.service.clone().warm_up().await;
     let place = cluster.nodes[1].address();
     eventually("the unfit node is named", async || {
         let health = replica.service.store_health();
