@@ -169,42 +169,42 @@ fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = at_most(46_700))]
+#[library_benchmark(config = at_most(47_950))]
 #[bench::one(Rig::memory())]
 fn memory_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(42_450))]
+#[library_benchmark(config = at_most(43_500))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(33_850))]
+#[library_benchmark(config = at_most(34_900))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
     rig
 }
 
-#[library_benchmark(config = at_most(64_000))]
+#[library_benchmark(config = at_most(66_100))]
 #[bench::one(Rig::redis())]
 fn redis_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(57_500))]
+#[library_benchmark(config = at_most(58_900))]
 #[bench::one(Rig::redis().held())]
 fn redis_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(47_200))]
+#[library_benchmark(config = at_most(48_500))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
