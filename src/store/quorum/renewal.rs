@@ -12,11 +12,11 @@ use super::drift::Drift;
 use super::follow_ups::FollowUps;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
+use super::recording::changes;
 use super::turns::NodeTurn;
 use crate::domain::{
     Acquired, Attempt, Claim, Fence, LockNames, NotHeld, RenewOptions, Renewal, Renewed, Token,
 };
-use crate::store::assignment::FenceChange;
 use crate::store::{Fault, StoreError, StoreResult};
 
 /// How long a node may take to get the lease back.
@@ -182,13 +182,7 @@ async fn restore(
     if proposed == decided.fences {
         return Ok(());
     }
-    let pairs = proposed.iter().zip(&decided.fences);
-    let changes: Vec<_> = pairs
-        .map(|(proposed, decided)| FenceChange {
-            proposed: *proposed,
-            decided: *decided,
-        })
-        .collect();
+    let changes = changes(&proposed, &decided.fences, true);
     node.assign_fences(&decided.claim, &changes, deadline)
         .await?;
     Ok(())

@@ -6,7 +6,7 @@ use leasehold::domain::{Acquired, Fence, GrantKind};
 use tokio::time::sleep;
 
 use super::nodes::{Process, is_granted, stores};
-use crate::support::fixture::{SHORT, claim, claim_on, for_short, lock_of, only, rival};
+use crate::support::fixture::{SHORT, claim, claim_on, for_short, lock_of, only, reader, rival};
 use crate::support::scripted_store::Fate;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -78,6 +78,36 @@ async fn a_claim_that_is_delayed_past_its_lease_does_not_get_a_larger_token_than
     let fence = lease.holder.fence.get();
     let fences = first.fences_at_nodes(&late).await;
     assert_eq!(fences[1..], [fence; 2], "the successor's stays");
+}
+
+/// One node's clock is ahead, so that the others propose what follows the last token. Each is reached first by another of
+/// two claims, and the second proposal of both is the same.
+#[tokio::test(start_paused = true)]
+async fn claims_that_share_a_lock_have_different_tokens_although_nodes_propose_the_same() {
+    let shared = stores(&[HOUR, Duration::ZERO, Duration::ZERO]);
+    let first = Process::on(&shared);
+    let name = lock_of(&claim()).clone();
+    let last = first.fence_of_next(&claim_on(&name)).await;
+    first.settled().await;
+    let contenders = [[0, 2], [2, 0]].map(|delays_ms| {
+        let process = Process::on(&shared);
+        process.without(&[0]);
+        for (node, delay_ms) in process.nodes[1..].iter().zip(delays_ms) {
+            node.meets(Fate::Delayed(Duration::from_millis(delay_ms)));
+        }
+        process
+    });
+    let [a, b] = [claim_on(&name), claim_on(&name)].map(|claim| reader(&claim));
+    let (a, b) = tokio::join!(
+        contenders[0].fixture.granted(&a),
+        contenders[1].fixture.granted(&b)
+    );
+    let fences = [a.holder.fence.get(), b.holder.fence.get()];
+    assert!(
+        fences.iter().all(|fence| last < *fence),
+        "{last}, {fences:?}"
+    );
+    assert_ne!(fences[0], fences[1]);
 }
 
 /// The token of a claim that holds already.
