@@ -134,28 +134,13 @@ pub(super) fn fences(granted: &Granted) -> Vec<Fence> {
 /// The fencing tokens that a majority already has.
 pub(super) fn agreed_fences(votes: &ByNode<Acquired>) -> Option<Vec<Fence>> {
     let all: Vec<_> = granted(votes).map(fences).collect();
-    let is_common = |of_one: &&Vec<Fence>| {
-        let same = all.iter().filter(|other| *other == *of_one);
-        same.count() >= votes.majority()
-    };
-    all.iter().find(is_common).cloned()
+    merge::agreed(votes.majority(), &all)
 }
 
 /// For each lock the largest token that was proposed. It is larger than every token that was decided for the lock before,
 /// because a majority has recorded that, and one of its nodes is among those that proposed.
 fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
-    let mut largest: Vec<Fence> = Vec::new();
-    for granted in granted(votes) {
-        let fences = fences(granted);
-        largest = match largest.is_empty() {
-            true => fences,
-            false => {
-                let pairs = largest.into_iter().zip(fences);
-                pairs.map(|(a, b)| a.max(b)).collect()
-            }
-        };
-    }
-    largest
+    merge::largest(granted(votes).map(fences))
 }
 
 /// The answer of fewer nodes than a majority to a claim that can be neither granted nor enqueued.

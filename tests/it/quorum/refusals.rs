@@ -1,17 +1,10 @@
 //! Refusals: what one node alone answers does not stand for all of them.
 
-use leasehold::domain::{Attempt, Claim, NotHolder};
+use leasehold::domain::{Claim, NotHolder};
 use leasehold::store::LockStore;
 
 use super::nodes::Process;
 use crate::support::fixture::{SHORT, assert_held, claim, deadline, ended, for_short, rival};
-
-/// What another process has left at one node.
-async fn leave_at(process: &Process, node: usize, claim: &Claim) {
-    let store = &process.nodes[node].store;
-    let left = store.acquire(claim, Attempt::random(), None, deadline());
-    left.await.expect("the node answers");
-}
 
 async fn release_at(process: &Process, node: usize, claim: &Claim) {
     let store = &process.nodes[node].store;
@@ -35,7 +28,7 @@ async fn a_lock_is_blocked_if_one_node_recovers_and_contenders_have_the_others()
     for recovering in 0..3 {
         let process = Process::alone();
         let contender = claim();
-        leave_at(&process, (recovering + 1) % 3, &contender).await;
+        process.leave_at((recovering + 1) % 3, &contender).await;
         process.nodes[recovering].begins_recovery();
         assert_held(&process.fixture.acquire(&rival(&contender)).await);
     }
@@ -47,9 +40,9 @@ async fn a_claim_whose_lease_ran_out_at_one_node_alone_has_not_ended() {
         let process = Process::alone();
         let claim = claim();
         let (contender, other) = (rival(&claim), (expired + 1) % 3);
-        leave_at(&process, expired, &for_short(&claim)).await;
+        process.leave_at(expired, &for_short(&claim)).await;
         process.fixture.outlast(SHORT).await;
-        leave_at(&process, other, &contender).await;
+        process.leave_at(other, &contender).await;
         assert_held(&process.fixture.acquire(&claim).await);
         process.settled().await;
         release_at(&process, other, &contender).await;
@@ -63,9 +56,9 @@ async fn a_claim_that_was_released_at_one_node_has_ended() {
     for index in 0..3 {
         let process = Process::alone();
         let claim = claim();
-        leave_at(&process, index, &claim).await;
+        process.leave_at(index, &claim).await;
         release_at(&process, index, &claim).await;
-        leave_at(&process, (index + 1) % 3, &rival(&claim)).await;
+        process.leave_at((index + 1) % 3, &rival(&claim)).await;
         let answer = process.fixture.acquire(&claim).await;
         assert_eq!(answer, ended(&claim, NotHolder::Released));
     }
