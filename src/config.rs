@@ -29,7 +29,7 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::domain::Bounds;
+use crate::domain::{Bounds, LimitBounds};
 use settings::UpperBound;
 
 pub use audit::{AuditConfig, AuditOutput};
@@ -148,13 +148,21 @@ impl Config {
         let (store, credentials) = store::parse(settings.text("store"))
             .map_err(|problem| settings.invalid("store", problem))?;
         let redis = RedisConfig::parse(settings, credentials, &store)?;
+        let limits = match store {
+            StoreUrl::Quorum(_) => LimitBounds::OF_QUORUM,
+            StoreUrl::Memory
+            | StoreUrl::File(_)
+            | StoreUrl::Redis(_)
+            | StoreUrl::Sentinel(_)
+            | StoreUrl::Cluster(_) => LimitBounds::ANY,
+        };
         Ok(Self {
             listen,
             store,
             auth: Auth::parse(settings, listen)?,
             auth_config: AuthConfig::parse(settings)?,
             operation_timeout: settings.positive("operation_timeout")?,
-            lease: bounds(settings)?,
+            lease: bounds(settings, limits)?,
             waiting: WaitingConfig::parse(settings)?,
             server,
             certificate: ServerCertificate::parse(settings)?,
@@ -221,7 +229,7 @@ impl Config {
 /// Far above what the memory of a machine holds.
 const LOCKS_MAX: UpperBound = UpperBound(1_000_000_000, "no machine has memory for more locks");
 
-fn bounds(settings: &Settings) -> Result<Bounds, ConfigError> {
+fn bounds(settings: &Settings, limits: LimitBounds) -> Result<Bounds, ConfigError> {
     in_order(settings, "lease.ttl_min", "lease.ttl_default")?;
     in_order(settings, "lease.ttl_default", "lease.ttl_max")?;
     Ok(Bounds {
@@ -230,6 +238,7 @@ fn bounds(settings: &Settings) -> Result<Bounds, ConfigError> {
         ttl_max: settings.positive("lease.ttl_max")?,
         max_hold_max: settings.positive("lease.max_hold_max")?,
         lock_delay_max: lock_delay_max(settings)?,
+        limits,
     })
 }
 

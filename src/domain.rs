@@ -15,7 +15,9 @@ pub mod rights;
 pub mod text;
 pub mod token;
 
-pub use claim::{Attempt, Bounds, Claim, HoldCount, InvalidField, Metadata, Owner, Ttl};
+pub use claim::{
+    Attempt, Bounds, Claim, HoldCount, InvalidField, LimitBounds, Metadata, Owner, Ttl,
+};
 pub use event::{EventKind, LockEvent};
 pub use lease::{AnswerRoom, Fence, Holder, Holders, Lease, PageRoom, Timestamp};
 pub use mode::{Mode, Share};

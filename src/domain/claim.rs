@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{LockNames, Mode, Token, duration, text};
+use super::{LockNames, Mode, Share, Token, duration, text};
 
 /// What a client requests: to hold one or several locks. It lasts from the first request to the final release.
 #[derive(Clone, Debug)]
@@ -106,6 +106,30 @@ pub struct Bounds {
     pub max_hold_max: Duration,
     /// The longest `lock_delay`; at most a minute, because tombstones are kept that long.
     pub lock_delay_max: Duration,
+    /// The largest limits.
+    pub limits: LimitBounds,
+}
+
+/// The largest limits of the locks of a claim.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitBounds {
+    /// The largest `limit`.
+    pub limit_max: u32,
+    /// The largest `limit` times the number of locks.
+    pub total_max: u32,
+}
+
+impl LimitBounds {
+    /// Those of most stores: a claim costs them the same, whatever its limit.
+    pub const ANY: Self = Self {
+        limit_max: Share::LIMIT_MAX,
+        total_max: u32::MAX,
+    };
+    /// Those of a quorum, whose nodes list all who take permits for each claim.
+    pub const OF_QUORUM: Self = Self {
+        limit_max: 1_000,
+        total_max: 10_000,
+    };
 }
 
 impl Bounds {
@@ -121,6 +145,36 @@ impl Bounds {
     #[must_use]
     pub fn default_ttl(&self) -> Ttl {
         Ttl(self.ttl_default)
+    }
+
+    /// Checks the `limit` of a claim on this many locks.
+    ///
+    /// # Errors
+    /// Larger than the store can keep.
+    pub fn limit(&self, mode: Mode, locks: usize) -> Result<(), InvalidField> {
+        let Mode::Shared(share) = mode else {
+            return Ok(());
+        };
+        let LimitBounds {
+            limit_max,
+            total_max,
+        } = self.limits;
+        let limit = share.limit().unwrap_or_default();
+        let total = u64::from(limit) * locks as u64;
+        let problem = if limit > limit_max {
+            format!("{limit} is more than a quorum can keep; use 1 to {limit_max}")
+        } else if total > u64::from(total_max) {
+            format!(
+                "{limit} on {locks} locks is more than a quorum can keep; use at most {}",
+                u64::from(total_max) / locks as u64
+            )
+        } else {
+            return Ok(());
+        };
+        Err(InvalidField {
+            field: "limit",
+            problem,
+        })
     }
 
     /// Checks a `min_hold`.

@@ -54,17 +54,25 @@ impl LockName {
     /// The bucket whose fencing counter serves this lock.
     #[must_use]
     pub fn bucket(&self) -> Bucket {
-        // FNV-1a, 64 bits, folded. The function and the number of buckets are frozen: as long as any store exists, a
-        // name must find its counter in the same bucket.
-        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-        for byte in self.0.bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        // The function and the number of buckets are frozen: as long as any store exists, a name must find its counter in
+        // the same bucket.
+        let hash = self.fingerprint();
         let folded = hash ^ (hash >> 32);
         Bucket(
             u16::try_from(folded % Bucket::COUNT as u64)
                 .expect("a remainder of 1024 fits into 16 bits"),
         )
+    }
+
+    /// A number that tells names apart: the same in every process.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        // FNV-1a, 64 bits.
+        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+        for byte in self.0.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        hash
     }
 }
 

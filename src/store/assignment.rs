@@ -17,6 +17,8 @@ pub struct FenceChange {
     pub proposed: Fence,
     /// The one that the lease has from now on.
     pub decided: Fence,
+    /// Whether a majority has recorded it already. Then no other lease has it.
+    pub is_recorded: bool,
 }
 
 /// The outcome of an assignment.
@@ -27,6 +29,9 @@ pub enum Assigned {
     Held(Vec<Vec<PermitUse>>),
     /// The claim does not hold all of its locks by the leases that were reported; nothing changed.
     NotHeld,
+    /// A token may have been given to another claim that shares the lock; nothing changed. For each lock, in the order of
+    /// names, the largest token that the store has given to any lease.
+    Taken(Vec<u64>),
 }
 
 /// The permits of a lock that one lease takes, or has taken and keeps for a while after its end.
@@ -46,6 +51,10 @@ pub trait AssignFences: LockStore {
     /// Changes nothing unless the claim still holds all of its locks, each with its proposed or its decided token. Without
     /// that condition, a request that was delayed past the end of its leases would succeed with tokens that are larger than
     /// those of the claims that were granted the locks meanwhile.
+    ///
+    /// That does not order claims that share a lock, since they hold it together. To such a lease, the store gives only a
+    /// token that it has already, or one that is larger than all that the store has given; so no two leases have the same
+    /// token at one store, nor at a majority.
     async fn assign_fences(
         &self,
         claim: &Claim,

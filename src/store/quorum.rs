@@ -16,6 +16,7 @@ mod holding;
 mod merge;
 mod nodes;
 mod reading;
+mod recording;
 mod renewal;
 mod reports;
 mod round;

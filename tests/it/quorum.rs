@@ -7,4 +7,5 @@ mod failing;
 mod model;
 mod nodes;
 mod permits;
+mod refusals;
 mod tokens;

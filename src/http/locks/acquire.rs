@@ -173,10 +173,15 @@ pub(super) fn acquire_request(
         let problem = "is longer than max_hold; make it shorter, or max_hold longer";
         return Err(Problem::field("min_hold", problem));
     }
+    let (names, mode) = (
+        names.ok_or_else(super::names_missing)?,
+        mode.unwrap_or_default(),
+    );
+    bounds.limit(mode, names.len())?;
     let claim = Claim {
-        names: names.ok_or_else(super::names_missing)?,
+        names,
         token,
-        mode: mode.unwrap_or_default(),
+        mode,
         fair: fair.unwrap_or(true),
         ttl: ttl.transpose()?.unwrap_or_else(|| bounds.default_ttl()),
         hold_count: hold_count.transpose()?.unwrap_or(HoldCount::ONE),

@@ -33,6 +33,9 @@ pub(in crate::http) async fn renew(
         RouteForm::Multi => &RENEW_SEVERAL_FIELDS,
     })?;
     let names = names.ok_or_else(names_missing)?;
+    if let Some(mode) = mode {
+        app.settings().bounds.limit(mode, names.len())?;
+    }
     app.permit(&requester, Verb::Acquire, &names)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let options = RenewOptions {

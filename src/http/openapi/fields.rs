@@ -231,7 +231,7 @@ fn of_leases(name: &str) -> Option<ObjectBuilder> {
             1,
             Share::LIMIT_MAX,
             "The total number of permits; without it, a shared claim is one of any number of readers. Only with \
-             `mode=shared`.",
+             `mode=shared`. With a `quorum:` store, at most 1,000, and at most 10,000 divided by the number of locks.",
         ),
         "permits" => number(
             1,

@@ -11,7 +11,8 @@ use super::Core;
 use super::drift::Drift;
 use super::merge;
 use super::nodes::{ByNode, Effect};
-use super::round::{Ask, Recorded, Round};
+use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
+use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
@@ -88,10 +89,10 @@ impl Core {
         }
         let end = match verdict {
             Verdict::Granted(decided) => {
-                let second = self.second_phase(&mut round, &votes, &decided, ask.claim.mode);
+                let second = self.second_phase(&mut round, &votes, decided, ask.claim.mode);
                 match second.await {
                     Ok(Some(granted)) if is_alive(&granted, begun) => {
-                        round.keep(&decided);
+                        round.keep(&verdict::fences(&granted));
                         return Ok(RoundEnd::Granted(granted));
                     }
                     Ok(Some(_)) => {
@@ -116,13 +117,13 @@ impl Core {
         end
     }
 
-    /// Has the decided tokens recorded by a majority that still holds the claim's leases. Returns nothing if there is
-    /// none.
+    /// Has the decided tokens recorded by a majority that still holds the claim's leases, or larger ones if other claims
+    /// that share the locks may have them. Returns nothing if there is none.
     async fn second_phase(
         &self,
         round: &mut Round,
         votes: &ByNode<Acquired>,
-        decided: &[Fence],
+        mut decided: Vec<Fence>,
         mode: Mode,
     ) -> StoreResult<Option<Granted>> {
         let majority = votes.majority();
@@ -133,23 +134,32 @@ impl Core {
         if limit.is_none() && verdict::agreed_fences(votes).is_some() {
             // A majority has these tokens already.
             let held: Vec<_> = verdict::granted(votes).collect();
-            return Ok(merged(self.drift, majority, &held, decided));
+            return Ok(merged(self.drift, majority, &held, &decided));
         }
-        let recorded = round.record(decided).await;
-        if !recorded.has_majority() {
-            return Err(recorded.no_majority(Effect::MayBeDone));
+        for _ in 0..RECORDINGS_MAX {
+            let recordings = round.record(&decided).await;
+            let held: Vec<_> = recorded(&recordings).collect();
+            if held.len() >= majority {
+                if exceeds(limit, &held) {
+                    return Ok(None);
+                }
+                let held: Vec<_> = held.iter().map(|recorded| &recorded.granted).collect();
+                return Ok(merged(self.drift, majority, &held, &decided));
+            }
+            if !recordings.has_majority() {
+                return Err(recordings.no_majority(Effect::MayBeDone));
+            }
+            match fences_above(&decided, taken(&recordings)) {
+                Some(larger) => decided = larger,
+                None => break,
+            }
         }
-        let held = recorded.answered().flatten().map(|it| &it.granted);
-        let held: Vec<_> = held.collect();
-        if held.len() < majority || exceeds(limit, &recorded) {
-            return Ok(None);
-        }
-        Ok(merged(self.drift, majority, &held, decided))
+        Ok(None)
     }
 }
 
-/// Whether the holder has something of its leases. ReportCounts from before the nodes were asked, and checked after their last
-/// answer, since any of them may have taken longer than the lease.
+/// Whether the holder has something of its leases. The time counts from before the nodes were asked, and is checked after
+/// their last answer, since any of them may have taken longer than the lease.
 fn is_alive(granted: &Granted, begun: Instant) -> bool {
     let elapsed = begun.elapsed();
     let mut leases = granted.leases.iter();
@@ -171,11 +181,11 @@ fn may_hold_somewhere(votes: &ByNode<Acquired>) -> bool {
 /// A limit of two or more is not kept by majorities alone: of three claims, each may have two of three nodes, and no node
 /// more than two claims. But each has been granted by its majority before it asks a majority who holds. The last of them
 /// to ask sees all others, since their majorities and its own have a node in common.
-fn exceeds(limit: Option<u32>, recorded: &ByNode<Option<Recorded>>) -> bool {
+fn exceeds(limit: Option<u32>, held: &[&Recorded]) -> bool {
     let Some(limit) = limit else {
         return false;
     };
-    let held = || recorded.answered().flatten().map(|it| &it.permits_used);
+    let held = || held.iter().map(|recorded| &recorded.permits_used);
     let locks = held().map(Vec::len).max().unwrap_or_default();
     (0..locks).any(|lock| {
         let mut users: HashMap<[u8; 16], u32> = HashMap::new();

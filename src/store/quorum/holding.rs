@@ -12,7 +12,7 @@ use crate::domain::{
     Attempt, Claim, Fence, HoldCount, Lease, LockNames, Released, Rollback, SuspendOptions,
     Suspended, Token,
 };
-use crate::store::StoreResult;
+use crate::store::{Fault, StoreError, StoreResult};
 
 /// For how long a release is repeated at a node that does not confirm it. Later, most leases have ended by themselves.
 const RELEASE_TRIES: Duration = Duration::from_secs(60);
@@ -89,8 +89,14 @@ impl Core {
         });
         let answers = self.nodes.ask_in_turn(token, tries, deadline, &operation);
         let is_decided = |answers: &ByNode<Vec<Released>>| {
-            let answered: Vec<_> = answers.answered().collect();
-            (0..names.len()).all(|lock| common(answers.majority(), lock, &answered).is_some())
+            let (majority, answered) = (answers.majority(), answers.answered().collect::<Vec<_>>());
+            (0..names.len()).all(|lock| match common(majority, lock, &answered) {
+                Some(Released::SteppedBack(_)) => {
+                    agreed_fence(majority, &stepped_back(&answered, lock)).is_some()
+                }
+                Some(_) => true,
+                None => false,
+            })
         };
         let released = answers.until(deadline, is_decided).await;
         let released = released.of_majority(Effect::MayBeDone)?;
@@ -99,15 +105,19 @@ impl Core {
         let merged = (0..names.len()).filter_map(|lock| {
             let common =
                 common(majority, lock, &answered).or_else(|| common(1, lock, &answered))?;
-            if let Released::SteppedBack(lease) = &common {
-                let leases = stepped_back(&answered, lock);
-                let fence = agreed(&leases).unwrap_or(lease.holder.fence);
-                let merged = merge::lease(self.drift, majority, leases, fence)?;
-                return Some(Released::SteppedBack(merged));
+            if !matches!(common, Released::SteppedBack(_)) {
+                return Some(Ok(common));
             }
-            Some(common)
+            let leases = stepped_back(&answered, lock);
+            let Some(fence) = agreed_fence(majority, &leases) else {
+                // A renewal has one token recorded by a majority. Until then none may be reported.
+                let detail = "nodes have the lease with different fencing tokens";
+                return Some(Err(StoreError::unknown(Fault::Busy, detail)));
+            };
+            let merged = merge::lease(self.drift, majority, leases, fence)?;
+            Some(Ok(Released::SteppedBack(merged)))
         });
-        Ok(merged.collect())
+        merged.collect()
     }
 }
 
@@ -150,7 +160,8 @@ fn stepped_back(answered: &[&Vec<Released>], lock: usize) -> Vec<Lease> {
     leases.collect()
 }
 
-fn agreed(leases: &[Lease]) -> Option<Fence> {
+/// The token that a majority of nodes has the lease with.
+fn agreed_fence(majority: usize, leases: &[Lease]) -> Option<Fence> {
     let fences: Vec<_> = leases.iter().map(|lease| lease.holder.fence).collect();
-    merge::most_common(&fences)
+    merge::agreed(majority, &fences)
 }

@@ -260,11 +260,20 @@ pub(super) fn rank(reason: &NotHolder) -> u8 {
     }
 }
 
-/// The token that most nodes have, and of several the largest.
-pub(super) fn most_common(fences: &[Fence]) -> Option<Fence> {
-    let count = |fence: &Fence| fences.iter().filter(|other| *other == fence).count();
-    fences
+/// The value that at least `majority` of these are.
+pub(super) fn agreed<T: PartialEq + Clone>(majority: usize, values: &[T]) -> Option<T> {
+    let count = |value: &T| values.iter().filter(|other| *other == value).count();
+    values
         .iter()
-        .copied()
-        .max_by_key(|fence| (count(fence), *fence))
+        .find(|value| count(value) >= majority)
+        .cloned()
+}
+
+/// For each lock the largest of the tokens that nodes report.
+pub(super) fn largest(reports: impl Iterator<Item = Vec<Fence>>) -> Vec<Fence> {
+    let larger = |largest: Vec<Fence>, fences: Vec<Fence>| {
+        let pairs = largest.into_iter().zip(fences);
+        pairs.map(|(one, other)| one.max(other)).collect()
+    };
+    reports.reduce(larger).unwrap_or_default()
 }

@@ -162,7 +162,8 @@ impl Nodes {
 }
 
 impl<T> NodeAnswers<T> {
-    fn of(nodes: usize) -> (mpsc::UnboundedSender<(usize, StoreResult<T>)>, Self) {
+    /// The answers of `nodes` nodes, and where they are sent.
+    pub(super) fn of(nodes: usize) -> (mpsc::UnboundedSender<(usize, StoreResult<T>)>, Self) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (sender, Self::from(receiver, nodes))
     }

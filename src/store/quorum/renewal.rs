@@ -4,19 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::Core;
-use super::drift::Drift;
 use super::follow_ups::FollowUps;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
+use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::turns::NodeTurn;
 use crate::domain::{
     Acquired, Attempt, Claim, Fence, LockNames, NotHeld, RenewOptions, Renewal, Renewed, Token,
 };
-use crate::store::assignment::FenceChange;
+use crate::store::assignment::Assigned;
 use crate::store::{Fault, StoreError, StoreResult};
 
 /// How long a node may take to get the lease back.
@@ -76,12 +77,21 @@ impl Core {
         }
         let answers = NodeAnswers::from(receiver, self.nodes.all().len());
         let votes = answers.until(deadline, is_decided).await;
-        let extended: Vec<_> = votes.answered().filter_map(extended).collect();
-        if extended.len() < self.nodes.majority() {
+        let majority = self.nodes.majority();
+        if votes.answered().filter_map(extended).count() < majority {
             return refusal(votes);
         }
-        let majority = self.nodes.majority();
-        let renewals = renewals(self.drift, majority, &extended, change.ttl.is_some());
+        let mut renewals = self.renewals(&votes, change.ttl.is_some());
+        let fences = match agreed_fences(&votes) {
+            Some(agreed) => agreed,
+            None => {
+                self.settle(names, token, &votes, &renewals, deadline)
+                    .await?
+            }
+        };
+        for (renewal, fence) in renewals.iter_mut().zip(fences) {
+            renewal.lease.holder.fence = fence;
+        }
         let is_over = |renewal: &Renewal| renewal.lease.holder.expires_in <= begun.elapsed();
         if renewals.iter().any(is_over) {
             let detail = "the leases were extended too late";
@@ -92,6 +102,78 @@ impl Core {
         }
         decision.send_replace(self.decided(names, token, &renewals));
         Ok(Renewed::Extended(renewals))
+    }
+
+    /// The renewals that a majority has carried out, as the holder is told of them, with the largest tokens that the nodes
+    /// report.
+    fn renewals(&self, votes: &ByNode<Renewed>, has_new_ttl: bool) -> Vec<Renewal> {
+        let (drift, majority) = (self.drift, self.nodes.majority());
+        let extended: Vec<_> = votes.answered().filter_map(extended).collect();
+        let largest = merge::largest(extended.iter().map(|renewals| fences(renewals)));
+        let merged = largest.into_iter().enumerate().filter_map(|(lock, fence)| {
+            let of_lock = || extended.iter().map(|renewals| &renewals[lock]);
+            let leases = of_lock().map(|renewal| renewal.lease.clone());
+            let lease = merge::lease(drift, majority, leases.collect(), fence)?;
+            let before = merge::reached_by(majority, of_lock().map(|it| it.remaining_before))?;
+            let remaining_before = match has_new_ttl {
+                true => drift.without(before),
+                false => before.saturating_sub(drift.of(lease.ttl.get())),
+            };
+            Some(Renewal {
+                lease,
+                remaining_before,
+                limits: merge::limits(of_lock().map(|renewal| renewal.limits)),
+            })
+        });
+        merged.collect()
+    }
+
+    /// Has the largest tokens recorded by a majority, whose nodes have the leases with different ones. A token that no
+    /// majority has may be larger than those of later holders, and must not be reported.
+    async fn settle(
+        &self,
+        names: &LockNames,
+        token: Token,
+        votes: &ByNode<Renewed>,
+        renewals: &[Renewal],
+        deadline: Instant,
+    ) -> StoreResult<Vec<Fence>> {
+        let mut decided = fences(renewals);
+        let unsettled = || {
+            let detail = "nodes have the leases with different fencing tokens";
+            StoreError::unknown(Fault::Busy, detail)
+        };
+        let follower = self.decided(names, token, renewals).ok_or_else(unsettled)?;
+        let at_nodes = self.nodes.all().iter().zip(&votes.0);
+        let present = at_nodes.filter_map(|(node, vote)| {
+            let renewals = extended(vote.as_ref()?.as_ref().ok()?)?;
+            Some((node, fences(renewals)))
+        });
+        let mut present: Vec<_> = present.collect();
+        for _ in 0..RECORDINGS_MAX {
+            let assignments = present.iter().map(async |(node, present)| {
+                let changes = changes(present, &decided, false);
+                let assigned = node.assign_fences(&follower.claim, &changes, deadline);
+                answered_by(deadline, assigned).await
+            });
+            let answers = join_all(assignments).await;
+            for ((_, present), answer) in present.iter_mut().zip(&answers) {
+                if let Ok(Assigned::Held(_)) = answer {
+                    present.clone_from(&decided);
+                }
+            }
+            let answers = || answers.iter().flatten();
+            let held = answers().filter(|answer| matches!(answer, Assigned::Held(_)));
+            if held.count() >= self.nodes.majority() {
+                return Ok(decided);
+            }
+            let taken = answers().filter_map(|answer| match answer {
+                Assigned::Taken(counters) => Some(&counters[..]),
+                Assigned::Held(_) | Assigned::NotHeld => None,
+            });
+            decided = fences_above(&decided, taken).ok_or_else(unsettled)?;
+        }
+        Err(unsettled())
     }
 
     /// What nodes need to take part again.
@@ -111,7 +193,6 @@ impl Core {
             metadata: lease.holder.metadata.clone(),
             ..Claim::plain(names.clone(), token, lease.ttl)
         };
-        let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
         // The nodes have reported their own times, which have the allowance.
         let limits = renewals.first()?.limits;
         Some(Arc::new(Decided {
@@ -121,7 +202,7 @@ impl Core {
                 lock_delay: limits.lock_delay,
                 ..self.drift.claim_at_nodes(&claim)
             },
-            fences: fences.collect(),
+            fences: fences(renewals),
         }))
     }
 }
@@ -163,10 +244,7 @@ async fn restore(
     deadline: Instant,
 ) -> StoreResult<()> {
     let proposed: Vec<Fence> = match answer {
-        Ok(Renewed::Extended(renewals)) => {
-            let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
-            fences.collect()
-        }
+        Ok(Renewed::Extended(renewals)) => fences(renewals),
         Ok(Renewed::NotHolder(_)) => {
             let attempt = Attempt::random();
             let acquired = node.acquire(&decided.claim, attempt, None, deadline);
@@ -182,13 +260,7 @@ async fn restore(
     if proposed == decided.fences {
         return Ok(());
     }
-    let pairs = proposed.iter().zip(&decided.fences);
-    let changes: Vec<_> = pairs
-        .map(|(proposed, decided)| FenceChange {
-            proposed: *proposed,
-            decided: *decided,
-        })
-        .collect();
+    let changes = changes(&proposed, &decided.fences, true);
     node.assign_fences(&decided.claim, &changes, deadline)
         .await?;
     Ok(())
@@ -202,9 +274,20 @@ fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
 }
 
 fn is_decided(votes: &ByNode<Renewed>) -> bool {
-    let extended = votes.answered().filter_map(extended).count();
-    let refused = votes.answered().count() - extended;
-    extended.max(refused) >= votes.majority()
+    let refused = votes.answered().filter(|vote| extended(vote).is_none());
+    refused.count() >= votes.majority() || agreed_fences(votes).is_some()
+}
+
+/// The tokens that a majority of nodes has extended leases with.
+fn agreed_fences(votes: &ByNode<Renewed>) -> Option<Vec<Fence>> {
+    let extended = votes.answered().filter_map(extended);
+    let all: Vec<_> = extended.map(|renewals| fences(renewals)).collect();
+    merge::agreed(votes.majority(), &all)
+}
+
+fn fences(renewals: &[Renewal]) -> Vec<Fence> {
+    let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
+    fences.collect()
 }
 
 /// The answer to a renewal that no majority has carried out.
@@ -242,32 +325,4 @@ fn not_held(reports: &[&[NotHeld]]) -> Vec<NotHeld> {
     }
     merged.sort_by(|a, b| a.name.cmp(&b.name));
     merged
-}
-
-/// The renewals that a majority has carried out, as the holder is told of them.
-fn renewals(
-    drift: Drift,
-    majority: usize,
-    extended: &[&Vec<Renewal>],
-    has_new_ttl: bool,
-) -> Vec<Renewal> {
-    let locks = extended.iter().map(|renewals| renewals.len()).min();
-    let merged = (0..locks.unwrap_or_default()).filter_map(|lock| {
-        let of_lock = || extended.iter().map(|renewals| &renewals[lock]);
-        let fences: Vec<_> = of_lock().map(|it| it.lease.holder.fence).collect();
-        let fence = merge::most_common(&fences)?;
-        let leases = of_lock().map(|renewal| renewal.lease.clone());
-        let lease = merge::lease(drift, majority, leases.collect(), fence)?;
-        let before = merge::reached_by(majority, of_lock().map(|it| it.remaining_before))?;
-        let remaining_before = match has_new_ttl {
-            true => drift.without(before),
-            false => before.saturating_sub(drift.of(lease.ttl.get())),
-        };
-        Some(Renewal {
-            lease,
-            remaining_before,
-            limits: merge::limits(of_lock().map(|renewal| renewal.limits)),
-        })
-    });
-    merged.collect()
 }

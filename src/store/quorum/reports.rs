@@ -221,9 +221,10 @@ fn merged(event: LockEvent, number: u64, drift: Drift) -> LockEvent {
             EventKind::Acquired | EventKind::Released | EventKind::Expired | EventKind::Evicted,
             Some(fence),
         ) => {
-            // Locks of one bucket have different tokens.
-            let bucket = event.name.bucket().index();
-            format!("{fence}-{bucket}-{}", event.kind.label())
+            // The leases of a lock have different tokens. Those of two locks of a bucket may have the same one, decided by
+            // different majorities.
+            let lock = event.name.fingerprint();
+            format!("{fence}-{lock:x}-{}", event.kind.label())
         }
     };
     LockEvent {

@@ -3,11 +3,16 @@
 //! Phase 1 asks each node to grant the locks; its lease has a fencing token that the node proposes. Phase 2 records the
 //! largest proposal F at a majority, at nodes that still hold the lease of phase 1.
 //!
-//! Why the tokens are ordered: let A and B be two grants that succeeded. The majorities of their second phases have a
-//! common node. It held A's lease from A's phase 1 to A's phase 2, and B's from B's phase 1 to B's phase 2; it cannot have
-//! held both, so one of the two, say A's, came first. When the node proposed a token to B, its counter had reached F of A,
-//! so F of B is larger. This needs no clock, and no bound on delays. It does need that nodes do not forget, which is why a
-//! node that has lost its data has no vote until every lease that it may have forgotten has ended.
+//! Why the tokens are ordered: let A and B be two grants that exclude each other and succeeded. The majorities of their
+//! second phases have a common node. It held A's lease from A's phase 1 to A's phase 2, and B's from B's phase 1 to B's
+//! phase 2; it cannot have held both, so one of the two, say A's, came first. When the node proposed a token to B, its
+//! counter had reached F of A, so F of B is larger. This needs no clock, and no bound on delays. It does need that nodes do
+//! not forget, which is why a node that has lost its data has no vote until every lease that it may have forgotten has
+//! ended.
+//!
+//! Claims that share a lock hold it together and are not ordered, but their tokens differ: a node gives no token twice.
+//! What it records for such a claim is the token that the lease has there already, or one above its counter. If too few
+//! nodes can record F, a larger token is decided, above their counters.
 //!
 //! A variant takes one round trip: the process proposes one token to all nodes, and a node accepts one that is above its
 //! counter and not above its clock. It is as safe, but its tokens depend on the clocks of processes: one whose clock is
@@ -22,10 +27,11 @@ use tokio::time::{Instant, sleep};
 
 use super::follow_ups::FollowUps;
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
+use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
 use super::verdict::{self, fences};
 use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
-use crate::store::assignment::{Assigned, FenceChange, PermitUse};
+use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
 
 /// How far a proposed token may be ahead of the clock of this process: a day. A node that is further ahead has no vote, or
@@ -58,7 +64,7 @@ enum Decision {
     /// The claim waits: ask again, with this place in the queues.
     Place(u64),
     /// A majority has granted the locks: record these tokens.
-    Assign(Arc<[Fence]>),
+    Assign(Assignment),
     /// The claim holds its locks with these tokens.
     Keep(Arc<[Fence]>),
     /// The claim has not been granted. If it waits, at this place.
@@ -71,19 +77,19 @@ impl Decision {
         match self {
             Self::Open => 0,
             Self::Place(_) => 1,
-            Self::Assign(_) => 2,
-            Self::Keep(_) | Self::RollBack(_) => 3,
+            Self::Assign(assignment) => 2 + assignment.number,
+            Self::Keep(_) | Self::RollBack(_) => u8::MAX,
         }
     }
 }
 
-/// What a node holds for the claim, with the decided tokens.
+/// Tokens to be recorded, and where nodes answer to that.
 #[derive(Clone, Debug)]
-pub(super) struct Recorded {
-    /// The grant that the node has reported.
-    pub(super) granted: Granted,
-    /// Who takes permits of each lock, if the claim takes some of a limit.
-    pub(super) permits_used: Vec<Vec<PermitUse>>,
+struct Assignment {
+    /// How often tokens were decided before.
+    number: u8,
+    decided: Arc<[Fence]>,
+    answers: mpsc::UnboundedSender<(usize, StoreResult<Recording>)>,
 }
 
 /// A round in progress. Dropped, it is rolled back.
@@ -91,13 +97,14 @@ pub(super) struct Round {
     decision: watch::Sender<Decision>,
     votes: Option<NodeAnswers<Acquired>>,
     votes_at_place: Option<NodeAnswers<Acquired>>,
-    recorded: Option<NodeAnswers<Option<Recorded>>>,
+    assignments: u8,
     nodes: usize,
     deadline: Instant,
 }
 
 /// The part of one node.
 struct RoundPart {
+    index: usize,
     node: NodeStore,
     turn: NodeTurn,
     follow_ups: FollowUps,
@@ -121,29 +128,28 @@ impl Round {
         let (decision, decided) = watch::channel(Decision::Open);
         let (vote, votes) = mpsc::unbounded_channel();
         let (vote_again, votes_at_place) = mpsc::unbounded_channel();
-        let (record, recorded) = mpsc::unbounded_channel();
         for at_node in nodes.in_turn(ask.claim.token) {
             let index = at_node.index;
             let part = RoundPart {
+                index,
                 node: at_node.store,
                 turn: at_node.turn,
                 follow_ups: at_node.follow_ups,
                 ask: ask.clone(),
                 decision: decided.clone(),
             };
-            let (vote, vote_again, record) = (vote.clone(), vote_again.clone(), record.clone());
+            let (vote, vote_again) = (vote.clone(), vote_again.clone());
             // The round may be over before a node answers.
             let vote = move |answer| drop(vote.send((index, answer)));
             let vote_again = move |answer| drop(vote_again.send((index, answer)));
-            let record = move |answer| drop(record.send((index, answer)));
-            tokio::spawn(part.run(vote, vote_again, record));
+            tokio::spawn(part.run(vote, vote_again));
         }
         let nodes = nodes.all().len();
         Self {
             decision,
             votes: Some(NodeAnswers::from(votes, nodes)),
             votes_at_place: Some(NodeAnswers::from(votes_at_place, nodes)),
-            recorded: Some(NodeAnswers::from(recorded, nodes)),
+            assignments: 0,
             nodes,
             deadline: ask.deadline,
         }
@@ -166,16 +172,21 @@ impl Round {
         }
     }
 
-    /// Has the tokens recorded. Returns what each node has recorded; nothing if it does not hold the claim's leases.
-    pub(super) async fn record(&mut self, decided: &[Fence]) -> ByNode<Option<Recorded>> {
-        self.decision.send_replace(Decision::Assign(decided.into()));
-        let is_recorded = |answers: &ByNode<Option<Recorded>>| {
-            answers.answered().flatten().count() >= answers.majority()
+    /// Has the tokens recorded. Returns what each node has done.
+    pub(super) async fn record(&mut self, decided: &[Fence]) -> ByNode<Recording> {
+        let (sender, answers) = NodeAnswers::of(self.nodes);
+        self.decision.send_replace(Decision::Assign(Assignment {
+            number: self.assignments,
+            decided: decided.into(),
+            answers: sender,
+        }));
+        self.assignments += 1;
+        let is_decided = |answers: &ByNode<Recording>| {
+            let recorded = recorded(answers).count();
+            let majority = answers.majority();
+            recorded >= majority || recorded + answers.missing() < majority
         };
-        match self.recorded.take() {
-            Some(recorded) => recorded.until(self.deadline, is_recorded).await,
-            None => ByNode((0..self.nodes).map(|_| None).collect()),
-        }
+        answers.until(self.deadline, is_decided).await
     }
 
     /// Ends the round: the claim holds its locks.
@@ -195,7 +206,6 @@ impl RoundPart {
         mut self,
         vote: impl FnOnce(StoreResult<Acquired>) + Send,
         vote_again: impl FnOnce(StoreResult<Acquired>) + Send,
-        record: impl FnOnce(StoreResult<Option<Recorded>>) + Send,
     ) {
         let mut answer = self.acquire().await;
         let mut may_hold = may_hold(&answer);
@@ -218,21 +228,26 @@ impl RoundPart {
             Ok(Acquired::Granted(granted)) => Some(granted.clone()),
             Ok(_) | Err(_) => None,
         };
-        let proposed = granted.as_ref().map(fences);
+        let mut present = granted.as_ref().map(fences);
         let mut is_recorded = false;
-        if let Decision::Assign(decided) = &decision {
-            let recorded = match granted {
-                Some(granted) => self.record(granted, decided).await,
-                None => Ok(None),
+        while let Decision::Assign(assignment) = &decision {
+            let decided = &assignment.decided;
+            let recording = match (&granted, &present) {
+                (Some(granted), Some(present)) => self.record(granted, present, decided).await,
+                (_, _) => Ok(Recording::NotHeld),
             };
-            is_recorded = matches!(recorded, Ok(Some(_)));
-            record(recorded);
-            decision = self.decided(2).await;
+            is_recorded = matches!(recording, Ok(Recording::Recorded(_)));
+            if is_recorded {
+                present = Some(decided.to_vec());
+            }
+            // The round may be over before a node answers.
+            let _ = assignment.answers.send((self.index, recording));
+            decision = self.decided(decision.stage()).await;
         }
         match decision {
             Decision::Keep(decided) if !is_recorded => {
                 if let Some(_follow_up) = self.follow_ups.begin() {
-                    self.catch_up(proposed, &decided).await;
+                    self.catch_up(present, &decided).await;
                 }
             }
             Decision::Keep(_) => {}
@@ -292,32 +307,25 @@ impl RoundPart {
         Ok(answer)
     }
 
-    async fn record(&self, granted: Granted, decided: &[Fence]) -> StoreResult<Option<Recorded>> {
-        let proposed = fences(&granted);
-        let assigned = self.assign(&proposed, decided, self.ask.deadline).await?;
-        Ok(match assigned {
-            Assigned::Held(permits_used) => Some(Recorded {
-                granted,
+    async fn record(
+        &self,
+        granted: &Granted,
+        present: &[Fence],
+        decided: &[Fence],
+    ) -> StoreResult<Recording> {
+        let changes = changes(present, decided, false);
+        Ok(match self.assign(&changes, self.ask.deadline).await? {
+            Assigned::Held(permits_used) => Recording::Recorded(Recorded {
+                granted: granted.clone(),
                 permits_used,
             }),
-            Assigned::NotHeld => None,
+            Assigned::NotHeld => Recording::NotHeld,
+            Assigned::Taken(counters) => Recording::Taken(counters),
         })
     }
 
-    async fn assign(
-        &self,
-        proposed: &[Fence],
-        decided: &[Fence],
-        deadline: Instant,
-    ) -> StoreResult<Assigned> {
-        let pairs = proposed.iter().zip(decided);
-        let changes: Vec<_> = pairs
-            .map(|(proposed, decided)| FenceChange {
-                proposed: *proposed,
-                decided: *decided,
-            })
-            .collect();
-        let assigned = self.node.assign_fences(&self.ask.claim, &changes, deadline);
+    async fn assign(&self, changes: &[FenceChange], deadline: Instant) -> StoreResult<Assigned> {
+        let assigned = self.node.assign_fences(&self.ask.claim, changes, deadline);
         answered_by(deadline, assigned).await
     }
 
@@ -338,7 +346,9 @@ impl RoundPart {
         for pause in CATCH_UP_PAUSES {
             let deadline = Instant::now() + CATCH_UP_MAX;
             if let Some(proposed) = &proposed
-                && let Ok(_) = self.assign(proposed, decided, deadline).await
+                && let Ok(_) = self
+                    .assign(&changes(proposed, decided, true), deadline)
+                    .await
             {
                 return;
             }
@@ -353,7 +363,9 @@ impl RoundPart {
         if let Some(proposed) = &proposed {
             // A node that does not answer keeps the token that it proposed, until a renewal finds it.
             let deadline = Instant::now() + CATCH_UP_MAX;
-            let _ = self.assign(proposed, decided, deadline).await;
+            let _ = self
+                .assign(&changes(proposed, decided, true), deadline)
+                .await;
         }
     }
 

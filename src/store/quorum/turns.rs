@@ -1,4 +1,4 @@
-//! NodeTurns: the operations on one claim reach each node in the order in which they began, one after the other.
+//! Turns: the operations on one claim reach each node in the order in which they began, one after the other.
 //!
 //! A node that is slow carries out an operation long after the others have decided it. Its part in the next operation must
 //! not begin before: a release that overtook the grant would leave a lease that nobody releases, and an attempt that came

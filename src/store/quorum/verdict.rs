@@ -12,6 +12,29 @@ use crate::store::StoreError;
 /// The longest pause before a claim asks again that has got some nodes, but not a majority.
 const SPLIT_PAUSE: Duration = Duration::from_millis(40);
 
+/// Recognizes answers of one kind.
+type IsOfKind = fn(&Acquired) -> bool;
+
+/// The answers to a claim that can be neither granted nor enqueued. In this order if there are several: an end is final,
+/// and what contradicts a claim cannot be waited for.
+const REFUSALS: [IsOfKind; 7] = [
+    was_ended,
+    is_mismatched,
+    is_superseded,
+    has_waited,
+    has_run_out,
+    is_queue_full,
+    is_recovering,
+];
+
+/// Those of which one node is enough: somebody has ended the claim, or it contradicts what was asked for before. If a
+/// majority were needed, a claim could be granted after its release.
+const REFUSALS_OF_CLAIM: [IsOfKind; 4] = [was_ended, is_mismatched, is_superseded, has_waited];
+
+/// Those that may be so at one node alone: it has kept a lease that no majority had, it has more waiters than the others,
+/// or it has lost its data. Such a node only has no vote.
+const REFUSALS_OF_NODES: [IsOfKind; 3] = [has_run_out, is_queue_full, is_recovering];
+
 /// The meaning of the answers.
 #[derive(Debug)]
 pub(super) enum Verdict {
@@ -39,7 +62,7 @@ pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
     if blocked.len() >= majority {
         return merge::agree(majority, &blocked);
     }
-    waiting(votes).count() >= majority || common_refusal(votes, majority).is_some()
+    waiting(votes).count() >= majority || common_refusal(votes, &REFUSALS, majority).is_some()
 }
 
 /// What the answers mean.
@@ -49,7 +72,7 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
         let fences = agreed_fences(votes).unwrap_or_else(|| largest_fences(votes));
         return Verdict::Granted(fences);
     }
-    if let Some(refused) = common_refusal(votes, majority) {
+    if let Some(refused) = common_refusal(votes, &REFUSALS, majority) {
         return Verdict::Answered(refused);
     }
     if waiting(votes).count() >= majority {
@@ -67,13 +90,17 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
         };
         return Verdict::Failed(votes.no_majority(effect));
     }
-    // One node is enough for what only a majority can have brought about.
-    if let Some(refused) = common_refusal(votes, 1) {
+    if let Some(refused) = refusal_of_few(votes) {
         return Verdict::Answered(refused);
     }
-    let blocked = blocked(votes);
     if waiting(votes).count() > 0 {
         return Verdict::Split(Acquired::Waiting(merged_waiting(votes)));
+    }
+    let blocked = blocked(votes);
+    // Without a conflict, what is left prevents a majority only together with the rest.
+    let refused = common_refusal(votes, &[is_queue_full, is_recovering], 1);
+    if let Some(refused) = refused.filter(|_| blocked.is_empty()) {
+        return Verdict::Split(refused);
     }
     let needed = merge::needed(votes.0.len(), votes.answered().count());
     let conflicts = match merge::conflicts(drift, needed, &blocked) {
@@ -107,45 +134,57 @@ pub(super) fn fences(granted: &Granted) -> Vec<Fence> {
 /// The fencing tokens that a majority already has.
 pub(super) fn agreed_fences(votes: &ByNode<Acquired>) -> Option<Vec<Fence>> {
     let all: Vec<_> = granted(votes).map(fences).collect();
-    let is_common = |of_one: &&Vec<Fence>| {
-        let same = all.iter().filter(|other| *other == *of_one);
-        same.count() >= votes.majority()
-    };
-    all.iter().find(is_common).cloned()
+    merge::agreed(votes.majority(), &all)
 }
 
 /// For each lock the largest token that was proposed. It is larger than every token that was decided for the lock before,
 /// because a majority has recorded that, and one of its nodes is among those that proposed.
 fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
-    let mut largest: Vec<Fence> = Vec::new();
-    for granted in granted(votes) {
-        let fences = fences(granted);
-        largest = match largest.is_empty() {
-            true => fences,
-            false => {
-                let pairs = largest.into_iter().zip(fences);
-                pairs.map(|(a, b)| a.max(b)).collect()
-            }
-        };
-    }
-    largest
+    merge::largest(granted(votes).map(fences))
 }
 
-/// The answer that at least `least` nodes give to a claim that can be neither granted nor enqueued.
-fn common_refusal(votes: &ByNode<Acquired>, least: usize) -> Option<Acquired> {
-    // In this order if there are several: an end is final, and what contradicts a claim cannot be waited for.
-    let kinds: [fn(&Acquired) -> bool; 6] = [
-        |vote| matches!(vote, Acquired::Refused(Refused::Ended(_))),
-        |vote| matches!(vote, Acquired::Refused(Refused::Mismatched(_))),
-        |vote| matches!(vote, Acquired::Superseded),
-        |vote| matches!(vote, Acquired::WaitExpired),
-        |vote| matches!(vote, Acquired::Refused(Refused::TooManyWaiters { .. })),
-        |vote| matches!(vote, Acquired::Refused(Refused::Recovering { .. })),
-    ];
-    kinds.into_iter().find_map(|is_of_kind| {
+/// The answer of fewer nodes than a majority to a claim that can be neither granted nor enqueued.
+fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
+    // The other nodes cannot make up a majority of grants without these.
+    let least = votes.answered().count() + 1 - votes.majority();
+    common_refusal(votes, &REFUSALS_OF_CLAIM, 1)
+        .or_else(|| common_refusal(votes, &REFUSALS_OF_NODES, least))
+}
+
+/// The first of these kinds of answers that at least `least` nodes give.
+fn common_refusal(votes: &ByNode<Acquired>, kinds: &[IsOfKind], least: usize) -> Option<Acquired> {
+    kinds.iter().find_map(|is_of_kind| {
         let same = || votes.answered().filter(|vote| is_of_kind(vote));
         (same().count() >= least).then(|| same().next().cloned())?
     })
+}
+
+fn was_ended(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Refused(Refused::Ended(ended)) if !ended.reason.ran_out())
+}
+
+fn has_run_out(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Refused(Refused::Ended(ended)) if ended.reason.ran_out())
+}
+
+fn is_mismatched(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Refused(Refused::Mismatched(_)))
+}
+
+fn is_superseded(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Superseded)
+}
+
+fn has_waited(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::WaitExpired)
+}
+
+fn is_queue_full(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Refused(Refused::TooManyWaiters { .. }))
+}
+
+fn is_recovering(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Refused(Refused::Recovering { .. }))
 }
 
 fn waiting(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Waiting> {

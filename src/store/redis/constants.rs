@@ -116,6 +116,8 @@ numbers! { CODES:
     EXTENDED = 1;
     /// The leases have the tokens that the quorum has decided.
     ASSIGNED = 1;
+    /// A token may have been given to another claim that shares the lock.
+    TAKEN = 2;
     FREED = 1;
     STEPPED_BACK = 2;
     LEFT_QUEUE = 3;

@@ -105,8 +105,10 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
 }
 
 pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {
-    if reply.number()? == lua::NOT_HELD {
-        return Ok(Assigned::NotHeld);
+    match reply.number()? {
+        lua::NOT_HELD => return Ok(Assigned::NotHeld),
+        lua::TAKEN => return counters(reply).map(Assigned::Taken),
+        _ => {}
     }
     let mut of_locks = Vec::new();
     while !reply.is_read() {
@@ -121,6 +123,14 @@ pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {
         of_locks.push(of_lock);
     }
     Ok(Assigned::Held(of_locks))
+}
+
+fn counters(mut reply: Reply) -> Result<Vec<u64>, Malformed> {
+    let mut counters = Vec::new();
+    while !reply.is_read() {
+        counters.push(reply.number()?);
+    }
+    Ok(counters)
 }
 
 fn limits(mut reply: Reply) -> Result<HoldLimits, Malformed> {

@@ -242,10 +242,13 @@ impl Node {
             command.arg(self.keys.fence(name.bucket()));
         }
         let has_limit = matches!(claim.mode, Mode::Shared(share) if share.limit().is_some());
+        let is_shared = matches!(claim.mode, Mode::Shared(_));
+        let is_recorded = changes.iter().all(|change| change.is_recorded);
         command
             .arg(&request.id.to_be_bytes())
             .arg(self.messages.channel())
-            .arg(u8::from(has_limit));
+            .arg(u8::from(has_limit))
+            .arg(u8::from(is_shared && !is_recorded));
         for (digest, change) in digests.iter().zip(changes) {
             command.arg(record::claim(digest));
             command.arg(change.proposed.get()).arg(change.decided.get());

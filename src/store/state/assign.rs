@@ -27,6 +27,11 @@ impl Table {
         if !is_held || changes.len() != claim.keys.len() {
             return Assigned::NotHeld;
         }
+        let is_shared = matches!(claim.mode, Mode::Shared(_));
+        if is_shared && changed().any(|(key, change)| self.is_taken(key, change)) {
+            let counters = claim.keys.iter().map(|key| self.counter(key));
+            return Assigned::Taken(counters.collect());
+        }
         for (key, change) in changed() {
             self.assign_one(key, change.decided, now);
         }
@@ -38,6 +43,18 @@ impl Table {
             Mode::Shared(share) if share.limit().is_some() => Assigned::Held(used.collect()),
             Mode::Shared(_) | Mode::Exclusive => Assigned::Held(Vec::new()),
         }
+    }
+
+    /// Whether another lease may have this token.
+    fn is_taken(&self, key: &ClaimKey, change: &FenceChange) -> bool {
+        let has_it = self
+            .lease(key)
+            .is_some_and(|record| record.fence == change.decided);
+        !change.is_recorded && !has_it && self.counter(key) >= change.decided.get()
+    }
+
+    fn counter(&self, key: &ClaimKey) -> u64 {
+        self.fences[key.name.bucket().index()]
     }
 
     fn assign_one(&mut self, key: &ClaimKey, decided: Fence, now: StoreTime) {

@@ -2,7 +2,10 @@
 
 use insta::assert_snapshot;
 
-use super::support::{Api, delete, get, post, put};
+use leasehold::domain::LimitBounds;
+use leasehold::http::HttpSettings;
+
+use super::support::{Api, call, delete, get, post, put, refused};
 
 #[tokio::test]
 async fn readers_hold_together_and_a_writer_does_not_join_them() {
@@ -36,6 +39,35 @@ async fn no_more_permits_are_given_than_there_are() {
         .await;
     assert_eq!(refused.refusal(), (423, "lock_held".to_owned()));
     api.token_of("/locks/gpu?mode=shared&limit=4").await;
+}
+
+/// Several locks with the same limit.
+fn limited(locks: usize, limit: u32) -> String {
+    let names: String = (0..locks).map(|lock| format!("names={lock}&")).collect();
+    format!("/locks?{names}mode=shared&limit={limit}")
+}
+
+#[tokio::test]
+async fn a_limit_that_a_quorum_cannot_keep_is_refused() {
+    let of_quorum = |settings: &mut HttpSettings| settings.bounds.limits = LimitBounds::OF_QUORUM;
+    for (locks, limit) in [(1, 1_000), (10, 1_000), (16, 625)] {
+        let api = Api::with(of_quorum).await;
+        api.token_of(&limited(locks, limit)).await;
+    }
+    let api = Api::with(of_quorum).await;
+    for (locks, limit) in [(1, 1_001), (11, 1_000), (16, 626)] {
+        for method in ["POST", "PUT"] {
+            let request = call(method, &limited(locks, limit));
+            refused(
+                &api,
+                request,
+                "invalid_field",
+                "limit",
+                "than a quorum can keep",
+            )
+            .await;
+        }
+    }
 }
 
 #[tokio::test]

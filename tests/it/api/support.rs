@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::Response;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
-use leasehold::domain::Bounds;
+use leasehold::domain::{Bounds, LimitBounds};
 use leasehold::http::{
     Access, App, Audit, BUCKETS, HttpSettings, RequestLog, RequestScope, router,
 };
@@ -217,6 +217,7 @@ fn settings() -> HttpSettings {
             ttl_max: Duration::from_secs(3_600),
             max_hold_max: Duration::from_secs(30 * 86_400),
             lock_delay_max: Duration::from_secs(60),
+            limits: LimitBounds::ANY,
         },
         body_bytes_max: 65_536,
         body_timeout: Duration::from_secs(10),

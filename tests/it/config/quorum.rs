@@ -25,6 +25,17 @@ fn a_url_has_the_urls_of_the_nodes() {
 }
 
 #[test]
+fn a_quorum_keeps_smaller_limits() {
+    for (url, limit_max) in [
+        ("redis://a", 1_000_000),
+        ("quorum:redis://a,redis://b,redis://c", 1_000),
+    ] {
+        let (config, _) = from_environment(&[("LEASEHOLD_STORE", url)]).unwrap();
+        assert_eq!(config.lease.limits.limit_max, limit_max, "{url}");
+    }
+}
+
+#[test]
 fn all_nodes_have_the_same_credentials() {
     let url = "quorum:redis://bob:pa,ss@a,redis://bob:pa,ss@b,redis://bob:pa,ss@c";
     let (config, _) = from_environment(&[("LEASEHOLD_STORE", url)]).unwrap();

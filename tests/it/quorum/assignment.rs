@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::tokens::replayed;
 use crate::support::fixture::{
     Fixture, FixtureRedis, SHORT, claim, claim_on, claim_on_all, deadline, for_short, fresh_name,
-    in_mode, leases_granted, lock_of, names, permits, rival,
+    in_mode, leases_granted, lock_of, names, permits, reader, rival,
 };
 use crate::support::stores;
 
@@ -93,6 +93,7 @@ on_every_node! {
     a_grant_of_another_attempt_is_assigned_nothing
     all_locks_of_a_claim_are_assigned_their_tokens_or_none
     an_assignment_reports_who_takes_permits_of_a_limit
+    a_lease_that_shares_its_lock_gets_no_token_that_was_given_before
 }
 
 /// A larger token for a lease.
@@ -101,6 +102,7 @@ fn raised(lease: &Lease, by: u64) -> FenceChange {
     FenceChange {
         proposed,
         decided: Fence::new(proposed.get() + by).expect("it is far from the end"),
+        is_recorded: false,
     }
 }
 
@@ -132,8 +134,12 @@ async fn a_smaller_token_is_decided_without_lowering_the_counter(node: &NodeFixt
     let claim = claim();
     let proposed = node.fixture.granted(&claim).await.holder.fence;
     let decided = Fence::new(proposed.get() - 50_000).expect("it is in range");
-    node.assign(&claim, &[FenceChange { proposed, decided }])
-        .await;
+    let change = FenceChange {
+        proposed,
+        decided,
+        is_recorded: false,
+    };
+    node.assign(&claim, &[change]).await;
     assert_eq!(node.fence(&claim).await, decided);
     node.fixture.freed(&claim).await;
     assert!(node.fixture.granted(&rival(&claim)).await.holder.fence > proposed);
@@ -190,6 +196,7 @@ async fn all_locks_of_a_claim_are_assigned_their_tokens_or_none(node: &NodeFixtu
         .map(|change| FenceChange {
             proposed: change.decided,
             decided: Fence::new(change.decided.get() + 1).expect("it is in range"),
+            is_recorded: false,
         })
         .collect();
     assert_eq!(node.assign(&claim, &again).await, Assigned::NotHeld);
@@ -211,4 +218,35 @@ async fn an_assignment_reports_who_takes_permits_of_a_limit(node: &NodeFixture) 
     let mut used: Vec<_> = locks[0].iter().map(|used| used.permits).collect();
     used.sort_unstable();
     assert_eq!((locks.len(), used), (1, vec![2, 3]));
+}
+
+async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: &NodeFixture) {
+    let first = reader(&claim());
+    let second = Claim {
+        mode: first.mode,
+        ..rival(&first)
+    };
+    let change = raised(&node.fixture.granted(&first).await, 5_000);
+    let lease = node.fixture.granted(&second).await;
+    node.assign(&first, &[change]).await;
+    let given = FenceChange {
+        proposed: lease.holder.fence,
+        ..change
+    };
+    let counter = change.decided.get();
+    assert_eq!(
+        node.assign(&second, &[given]).await,
+        Assigned::Taken(vec![counter])
+    );
+    // It has its own, and may have one that is new, or of which a majority knows that it is its.
+    let held = Assigned::Held(vec![]);
+    assert_eq!(node.assign(&first, &[change]).await, held);
+    let larger = raised(&lease, 10_000);
+    assert_eq!(node.assign(&second, &[larger]).await, held);
+    let recorded = FenceChange {
+        proposed: larger.decided,
+        decided: lease.holder.fence,
+        is_recorded: true,
+    };
+    assert_eq!(node.assign(&second, &[recorded]).await, held);
 }

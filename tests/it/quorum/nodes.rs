@@ -81,6 +81,13 @@ impl Process {
         self.fixture.attempt(claim, Attempt::random()).await
     }
 
+    /// Has the claim granted at one node alone, as another process might leave it.
+    pub(super) async fn leave_at(&self, node: usize, claim: &Claim) {
+        let store = &self.nodes[node].store;
+        let left = store.acquire(claim, Attempt::random(), None, deadline());
+        assert!(is_granted(left.await));
+    }
+
     /// The fencing token of a claim that must be granted, and is released again.
     pub(super) async fn fence_of_next(&self, claim: &Claim) -> u64 {
         let fence = self.fixture.granted(claim).await.holder.fence.get();

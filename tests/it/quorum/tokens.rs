@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Fence, GrantKind};
+use leasehold::domain::{Acquired, Claim, Fence, GrantKind, Released};
+use leasehold::store::{LockStore, StoreError};
 use tokio::time::sleep;
 
 use super::nodes::{Process, is_granted, stores};
-use crate::support::fixture::{SHORT, claim, claim_on, for_short, lock_of, only, rival};
+use crate::support::fixture::{
+    SHORT, at_depth, claim, claim_on, deadline, for_short, hold_count, lock_of, only, reader, rival,
+};
 use crate::support::scripted_store::Fate;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -78,6 +81,94 @@ async fn a_claim_that_is_delayed_past_its_lease_does_not_get_a_larger_token_than
     let fence = lease.holder.fence.get();
     let fences = first.fences_at_nodes(&late).await;
     assert_eq!(fences[1..], [fence; 2], "the successor's stays");
+}
+
+/// One node's clock is ahead, so that the others propose what follows the last token. Each is reached first by another of
+/// two claims, and the second proposal of both is the same.
+#[tokio::test(start_paused = true)]
+async fn claims_that_share_a_lock_have_different_tokens_although_nodes_propose_the_same() {
+    let shared = stores(&[HOUR, Duration::ZERO, Duration::ZERO]);
+    let first = Process::on(&shared);
+    let name = lock_of(&claim()).clone();
+    let last = first.fence_of_next(&claim_on(&name)).await;
+    first.settled().await;
+    let contenders = [[0, 2], [2, 0]].map(|delays_ms| {
+        let process = Process::on(&shared);
+        process.without(&[0]);
+        for (node, delay_ms) in process.nodes[1..].iter().zip(delays_ms) {
+            node.meets(Fate::Delayed(Duration::from_millis(delay_ms)));
+        }
+        process
+    });
+    let [a, b] = [claim_on(&name), claim_on(&name)].map(|claim| reader(&claim));
+    let (a, b) = tokio::join!(
+        contenders[0].fixture.granted(&a),
+        contenders[1].fixture.granted(&b)
+    );
+    let fences = [a.holder.fence.get(), b.holder.fence.get()];
+    assert!(
+        fences.iter().all(|fence| last < *fence),
+        "{last}, {fences:?}"
+    );
+    assert_ne!(fences[0], fences[1]);
+}
+
+/// Two nodes have the lease with different tokens, and the third is away.
+async fn with_different_tokens(claim: &Claim) -> Process {
+    let process = Process::on(&stores(&[HOUR, Duration::ZERO, Duration::ZERO]));
+    process.leave_at(0, claim).await;
+    process.leave_at(1, claim).await;
+    process.without(&[2]);
+    process
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_reports_no_token_that_a_later_grant_may_not_reach() {
+    for claim in [claim(), reader(&claim())] {
+        let process = with_different_tokens(&claim).await;
+        let reported = process
+            .fixture
+            .renewed(&claim, None)
+            .await
+            .lease
+            .holder
+            .fence;
+        let fences = process.fences_at_nodes(&claim).await;
+        assert_eq!(fences[..2], [reported.get(); 2]);
+        process.fixture.freed(&claim).await;
+        process.without(&[0]);
+        let next = process.fence_of_next(&rival(&claim)).await;
+        assert!(reported.get() < next, "{reported} then {next}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_back_reports_no_token_that_no_majority_has() {
+    let deeper = at_depth(&claim(), 3);
+    let process = with_different_tokens(&deeper).await;
+    let step_back = async |depth| {
+        let (names, token) = (&deeper.names, deeper.token);
+        let released = process
+            .quorum
+            .release(names, token, Some(hold_count(depth)), deadline());
+        released.await
+    };
+    let answer = step_back(2).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    let reported = process
+        .fixture
+        .renewed(&deeper, None)
+        .await
+        .lease
+        .holder
+        .fence;
+    match only(step_back(1).await.expect("it answers")) {
+        Released::SteppedBack(lease) => assert_eq!(lease.holder.fence, reported),
+        other => panic!("it holds the lock, but: {other:?}"),
+    }
 }
 
 /// The token of a claim that holds already.

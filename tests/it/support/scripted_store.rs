@@ -6,7 +6,7 @@ mod messages;
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub(crate) struct ScriptedStore {
     /// The acquires so far.
     acquires: AtomicUsize,
     /// Whether it delays new grants, and lets claims wait in the queue of a free lock.
-    is_recovering: bool,
+    is_recovering: AtomicBool,
     /// After how many holders it stops an eviction.
     evicted: Option<u64>,
     health: Option<StoreHealth>,
@@ -98,7 +98,7 @@ impl ScriptedStore {
             fates_of_polls: Mutex::default(),
             fates_of_assignments: Mutex::default(),
             acquires: AtomicUsize::new(0),
-            is_recovering: false,
+            is_recovering: AtomicBool::new(false),
             evicted: None,
             health: None,
             polls: Mutex::default(),
@@ -130,9 +130,14 @@ impl ScriptedStore {
     /// A store that delays new grants, and lets claims wait in the queue of a free lock.
     pub(crate) fn recovering() -> Self {
         Self {
-            is_recovering: true,
+            is_recovering: AtomicBool::new(true),
             ..Self::default()
         }
+    }
+
+    /// Delays new grants from now on.
+    pub(crate) fn begins_recovery(&self) {
+        self.is_recovering.store(true, Ordering::Relaxed);
     }
 
     /// A store that stops an eviction after `count` holders.

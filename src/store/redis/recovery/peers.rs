@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// How long the nodes that do not answer are waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Why a node has no vote: operators see these sentences.
 pub(in crate::store::redis) const EMPTY: &str =
@@ -196,14 +196,14 @@ impl QuorumPeers {
             // Any majority of a lease has one of them.
             return known.into_iter().max().map(Duration::from_millis);
         }
-        let is_patience_over = now.duration_since(since) >= PATIENCE;
+        let has_waited = now.duration_since(since) >= SILENCE_MAX;
         let have_leases = |seen: &&Seen| seen.longest_ttl_ms > 0 || seen.is_waiting;
-        let are_enough = recent.len() == seen.len() || is_patience_over && recent.len() >= majority;
+        let are_enough = recent.len() == seen.len() || has_waited && recent.len() >= majority;
         if are_enough && !recent.iter().any(have_leases) {
             // A lease would be at a majority of nodes that are all empty or silent: more than may fail at a time.
             return Some(Duration::ZERO);
         }
-        (is_patience_over || recent.len() == seen.len()).then_some(self.lease_max)
+        (has_waited || recent.len() == seen.len()).then_some(self.lease_max)
     }
 }
 
@@ -311,14 +311,14 @@ mod tests {
         assert_eq!(wait_with(&others, MILLI), Some(Duration::ZERO));
         let others = [Some((empty(), 1)), None];
         assert_eq!(wait_with(&others, MILLI), None);
-        assert_eq!(wait_with(&others, PATIENCE), Some(Duration::ZERO));
+        assert_eq!(wait_with(&others, SILENCE_MAX), Some(Duration::ZERO));
     }
 
     #[test]
     fn an_empty_node_waits_as_long_as_possible_if_too_few_others_remember() {
         let others = [Some((with_leases_of(9_000), 1)), None];
         assert_eq!(wait_with(&others, MILLI), None);
-        assert_eq!(wait_with(&others, PATIENCE), Some(HOUR));
+        assert_eq!(wait_with(&others, SILENCE_MAX), Some(HOUR));
         let others = [Some((with_leases_of(9_000), 1)), Some((empty(), 1))];
         assert_eq!(wait_with(&others, MILLI), Some(HOUR));
         let waits = Seen {

@@ -55,7 +55,7 @@ impl LockStore for ScriptedStore {
             self.fates_of_polls.lock().unwrap().pop_front()
         });
         let answer = async {
-            match self.is_recovering {
+            match self.is_recovering.load(Ordering::Relaxed) {
                 true => Ok(recovering(request)),
                 false => self.store.acquire(claim, attempt, request, deadline).await,
             }
@@ -71,7 +71,7 @@ impl LockStore for ScriptedStore {
         deadline: Instant,
     ) -> StoreResult<Suspended> {
         let answer = async {
-            match self.is_recovering {
+            match self.is_recovering.load(Ordering::Relaxed) {
                 true => Ok(Suspended {
                     position: Some(FIRST),
                     blocked_by: Vec::new(),
