@@ -21,8 +21,6 @@ async fn a_primary_that_becomes_unfit_is_named_and_grants_nothing_while_the_othe
     let (unfit, _) = held_on(1, &cluster, &replica).await;
     let (fit, _) = held_on(0, &cluster, &replica).await;
     set_policy(&cluster.nodes[1], "allkeys-lru").await;
-    // Of the parts of a primary the first is named, and all have to know it.
-    replica.service.clone().warm_up().await;
     let place = cluster.nodes[1].address();
     eventually("the unfit node is named", async || {
         let health = replica.service.store_health();
@@ -37,8 +35,16 @@ async fn a_primary_that_becomes_unfit_is_named_and_grants_nothing_while_the_othe
     let health = replica.service.store_health();
     assert!(health.up && health.refused.is_none(), "{health:?}");
     replica.release(&unfit).await.expect("it answers");
-    let answer = replica.acquire(&rival(&unfit)).await;
-    assert!(answer.is_err(), "{answer:?}");
+    // The finding is of one part of the primary. The others may have read its settings a moment before they changed.
+    eventually("it grants nothing", async || {
+        let next = rival(&unfit);
+        let is_refused = replica.acquire(&next).await.is_err();
+        if !is_refused {
+            replica.release(&next).await.expect("it answers");
+        }
+        is_refused.then_some(())
+    })
+    .await;
     replica.release(&fit).await.expect("it answers");
     replica.granted(&rival(&fit)).await;
     set_policy(&cluster.nodes[1], "noeviction").await;
