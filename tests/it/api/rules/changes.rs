@@ -207,7 +207,10 @@ async fn a_lease_that_a_refused_request_repeats_is_not_rolled_back() {
         let first = api.open(by("orders", first)).await;
         assert!(first.status().is_success(), "{first:?}");
         let change = async {
-            // The store has done the second one, and its answer is still on the way.
+            // The store has done the second one, and its answer is still on the way. A stream that closes now leaves the lease
+            // to it.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(first);
             tokio::time::sleep(Duration::from_millis(100)).await;
             install(&ring, &without_acquire());
         };
@@ -219,7 +222,6 @@ async fn a_lease_that_a_refused_request_repeats_is_not_rolled_back() {
         } else {
             assert_eq!(second.status(), 403);
         }
-        drop(first);
         pass(Duration::from_secs(5)).await;
         let lock = api.send(by("root", get("/locks/orders/1"))).await;
         assert_eq!(lock.json()["state"], "held", "it was rolled back");
