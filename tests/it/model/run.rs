@@ -1,6 +1,4 @@
-//! Runs a history on a store, and compares every answer, view and fencing token with the model.
-//!
-//! `seen` translates answers into the model's types.
+//! Runs a history on a store, and compares all answers, views and tokens with the model, into whose types `seen` translates.
 
 mod seen;
 
