@@ -103,6 +103,8 @@ async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
         Ok(store) => store,
         Err(error) => return vec![refused(&error)],
     };
+    // Opening it was the first check. A Sentinel that is silent is reported after the second.
+    store.refresh_health().await;
     let health = store.health();
     if let Some(trouble) = health.trouble {
         let text = format!("{}: {trouble}", config.store);

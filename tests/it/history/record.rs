@@ -37,6 +37,8 @@ pub(super) struct Bounds {
     pub(super) place_kept: Micros,
     /// How late a response may be on this machine, beyond what the outages explain.
     pub(super) late: Micros,
+    /// Whether the locks of a claim may be on several nodes, where they are granted and released one after the other.
+    pub(super) is_partitioned: bool,
 }
 
 impl Default for Bounds {
@@ -44,6 +46,7 @@ impl Default for Bounds {
         Self {
             place_kept: 3 * SECOND,
             late: 250_000,
+            is_partitioned: false,
         }
     }
 }

@@ -87,6 +87,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     let recorder = Recorder::new(Bounds {
         place_kept: fleet::place_kept(),
         late: Bounds::default().late + BUSY,
+        is_partitioned: options.backend == Backend::Cluster,
     });
     let (end_clients, clients_over) = watch::channel(false);
     let (end_observers, observers_over) = watch::channel(false);

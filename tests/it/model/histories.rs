@@ -18,7 +18,7 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
     type Transition = Step;
 
     fn init_state() -> BoxedStrategy<Model> {
-        Just(Model::default()).boxed()
+        Just(Model::new(P::WAITERS_MAX)).boxed()
     }
 
     fn transitions(model: &Model) -> BoxedStrategy<Step> {

@@ -1,4 +1,4 @@
-//! Runs a history on a store, and compares all answers, views and tokens with the model, into whose types `seen` translates.
+//! Runs a history on a store, and compares answers, views and tokens with the model, into whose types `seen` translates.
 
 mod seen;
 
@@ -18,9 +18,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::histories::Histories;
-use super::reference::{
-    ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX, What,
-};
+use super::reference::{self, ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, What};
 use crate::support::eventually_within;
 use crate::support::fixture::{
     Fixture, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
@@ -38,6 +36,7 @@ pub(super) trait Place: std::fmt::Debug + 'static {
 
     /// Whether a claim that contradicts another of its token in several ways may be refused for any of them.
     const REFUSES_FOR_ANY: bool = false;
+    const WAITERS_MAX: usize = reference::WAITERS_MAX;
 
     /// Opens the stores of a history.
     fn stores() -> Stores;
@@ -289,7 +288,7 @@ impl<P: Place> Run<P> {
             return self.seen_acquired(&claim, answer.expect("the store answers"));
         };
         let mut waiter = Waiter::new(claim).with(|stand| {
-            stand.waiters_max = WAITERS_MAX.try_into().expect("few");
+            stand.waiters_max = P::WAITERS_MAX.try_into().expect("few");
         });
         waiter.attempt = attempt;
         self.send(spec.token, process, waiter).await

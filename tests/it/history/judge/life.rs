@@ -309,12 +309,21 @@ fn pairs(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             let wants_both = terms.names.contains(&meanwhile.name);
             let holds = |view: &View| view.holders.iter().any(|(other, _)| other == owner);
             let still = after.holders.contains(&(owner.clone(), *fence));
+            // On several nodes, a part is seen until the request is answered.
+            let mut requests = evidence.history.requests.iter();
+            let is_under_way = evidence.history.bounds.is_partitioned
+                && requests.any(|request| {
+                    let answered = request.end.as_ref().map_or(Micros::MAX, |(at, _)| *at);
+                    let is_of_claim = request.claim == Some(*claim);
+                    is_of_claim && request.sent <= after.at && answered >= before.sent
+                });
             // After a backward step, an expired lease lasts again on those of its locks that were not granted since.
             let lately = before.sent.saturating_sub(terms.lease + SETTLING);
             let lives_again = evidence.has_clock_step(lately, after.at, false);
             if wants_both
                 && still
                 && !lives_again
+                && !is_under_way
                 && !holds(meanwhile)
                 && !evictions.any(|eviction| eviction.names[0] == meanwhile.name)
                 && !evidence.has_loss(before.sent.saturating_sub(SETTLING), after.at)
