@@ -36,13 +36,7 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let connector = Connector::to(address, config).map_err(unusable)?;
-        let mut builder = NodeBuilder::new(address.database, 1, config, lease_max);
-        Self::over(
-            builder.node(0, RedisKeys::default(), connector),
-            None,
-            config,
-        )
-        .await
+        Self::over_one(connector, address.database, config, lease_max).await
     }
 
     /// The same with the Redis that these Sentinels name.
@@ -55,13 +49,7 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let connector = Connector::by(address, config).map_err(unusable)?;
-        let mut builder = NodeBuilder::new(address.database, 1, config, lease_max);
-        Self::over(
-            builder.node(0, RedisKeys::default(), connector),
-            None,
-            config,
-        )
-        .await
+        Self::over_one(connector, address.database, config, lease_max).await
     }
 
     /// The same with a Redis Cluster.
@@ -113,6 +101,17 @@ impl RedisStore {
             opening.push(Self::checked(node, None, config));
         }
         Ok(join_all(opening).await)
+    }
+
+    async fn over_one(
+        connector: Connector,
+        database: u32,
+        config: &RedisConfig,
+        lease_max: Duration,
+    ) -> Result<Self, StoreError> {
+        let mut builder = NodeBuilder::new(database, 1, config, lease_max);
+        let node = builder.node(0, RedisKeys::default(), connector);
+        Self::over(node, None, config).await
     }
 
     async fn over(

@@ -1,0 +1,200 @@
+//! What the errors of Redis and of its versions mean.
+
+use super::*;
+
+fn failure(answer: &str) -> Failure {
+    let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes());
+    let error = answer.expect("well formed").extract_error();
+    Failure::of(&error.expect_err("an error"))
+}
+
+#[test]
+fn an_explanation_does_not_quote_redis() {
+    let wrong: redis::RedisError = (
+        redis::ErrorKind::AuthenticationFailed,
+        "Password authentication failed",
+    )
+        .into();
+    let wrong = Failure::of(&wrong);
+    assert_eq!(
+        (wrong.fault, wrong.explanation().as_str()),
+        (Fault::Auth, "it refuses the user or the password")
+    );
+    for (answer, explained) in [
+        (
+            "NOPERM User u has no permissions to run the 'config|get' command",
+            "the user may not run config|get; ",
+        ),
+        ("NOPERM No permissions to access a key", "lacks a right; "),
+        ("NOAUTH Authentication required.", "asks for a password; "),
+    ] {
+        let explanation = failure(answer).explanation();
+        assert!(explanation.contains(explained), "{explanation}");
+        assert!(!explanation.contains("User u"), "{explanation}");
+    }
+}
+
+#[test]
+fn a_cluster_that_is_down_has_an_outage_and_a_slot_that_has_moved_has_none() {
+    for (answer, is_outage) in [
+        ("CLUSTERDOWN Hash slot not served", true),
+        ("CLUSTERDOWN The cluster is down", true),
+        (
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            true,
+        ),
+        ("MOVED 7 127.0.0.1:7001", false),
+        ("ASK 7 127.0.0.1:7001", false),
+        (
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            false,
+        ),
+        (
+            "READONLY You can't write against a read only replica.",
+            false,
+        ),
+    ] {
+        assert_eq!(failure(answer).is_outage(), is_outage, "{answer}");
+    }
+}
+
+#[test]
+fn a_server_that_is_no_redis_is_recognised() {
+    let error = redis::parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n");
+    let failure = Failure::of(&error.expect_err("not an answer of Redis"));
+    let explanation = failure.explanation();
+    assert!(
+        explanation.contains("not answer like a Redis server"),
+        "{explanation}"
+    );
+}
+
+/// What an error ends with that a command in the middle of a script caused: up to Valkey 8, and in Valkey 9.1.
+const AMID: [&str; 2] = [
+    " script: 857d37fb3188c44cc298349349dd303b80cdd270, on @user_script:1.",
+    " script: on @user_script:1.",
+];
+
+#[test]
+fn a_command_refused_before_it_began_was_not_executed() {
+    for (answer, fault) in [
+        (
+            "NOPERM User u has no permissions to run the 'evalsha' command",
+            Fault::Permission,
+        ),
+        (
+            "LOADING Redis is loading the dataset in memory",
+            Fault::Busy,
+        ),
+        (
+            "READONLY You can't write against a read only replica.",
+            Fault::Replica,
+        ),
+    ] {
+        let failure = failure(answer);
+        assert_eq!(
+            (failure.fault, failure.may_be_done),
+            (fault, false),
+            "{answer}"
+        );
+    }
+}
+
+/// Redis checks a script's first write before executing it, and refuses none of the later writes.
+#[test]
+fn an_error_at_the_first_write_of_a_script_means_that_nothing_was_done() {
+    for (answer, fault) in [
+        (
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            Fault::Full,
+        ),
+        (
+            "READONLY You can't write against a read only replica.",
+            Fault::Replica,
+        ),
+    ] {
+        for amid in AMID {
+            let failure = failure(&format!("{answer}{amid}"));
+            let found = (failure.fault, failure.may_be_done);
+            assert_eq!(found, (fault, false), "{answer}{amid}");
+        }
+    }
+}
+
+/// Redis 6.2 puts the error of a command in a script behind its own.
+#[test]
+fn an_error_in_a_script_of_redis_6_is_that_of_the_command() {
+    for (error, found) in [
+        (
+            "@user_script: 43: -OOM command not allowed when used memory > 'maxmemory'.",
+            (Fault::Full, false),
+        ),
+        (
+            "@user_script: 43: -READONLY You can't write against a read only replica.",
+            (Fault::Replica, false),
+        ),
+        (
+            "@user_script: 43: -NOREPLICAS Not enough good replicas to write.",
+            (Fault::ReadOnly, false),
+        ),
+        (
+            "@user_script: 43: The user executing the script can't run this command or subcommand",
+            (Fault::Permission, true),
+        ),
+        (
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            (Fault::Corrupt, true),
+        ),
+    ] {
+        let hash = "857d37fb3188c44cc298349349dd303b80cdd270";
+        let failure = failure(&format!(
+            "ERR Error running script (call to f_{hash}): @user_script:43: {error}"
+        ));
+        assert_eq!((failure.fault, failure.may_be_done), found, "{error}");
+    }
+}
+
+#[test]
+fn a_script_that_failed_in_the_middle_may_be_done() {
+    for (answer, fault) in [
+        (
+            "NOPERM User u has no permissions to run the 'set' command",
+            Fault::Permission,
+        ),
+        (
+            "ERR The user executing the script can't run this command or subcommand",
+            Fault::Permission,
+        ),
+        (
+            "ERR ACL failure in script: User u has no permissions to run the 'set' command",
+            Fault::Permission,
+        ),
+        (
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            Fault::Corrupt,
+        ),
+        (
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            Fault::Corrupt,
+        ),
+        (
+            "ERR Script attempted to access a non local key in a cluster node",
+            Fault::Busy,
+        ),
+        (
+            "ERR Attempted to access a non local key in a cluster node",
+            Fault::Busy,
+        ),
+        (
+            "ERR Unable to execute command 'mget' in script because undeclared keys were accessed during \
+             rehashing of the slot",
+            Fault::Busy,
+        ),
+    ] {
+        for amid in AMID {
+            let failure = failure(&format!("{answer}{amid}"));
+            let found = (failure.fault, failure.may_be_done);
+            assert_eq!(found, (fault, true), "{answer}{amid}");
+        }
+    }
+}
