@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::MutexGuard;
+use tokio::sync::RwLockWriteGuard;
 use tokio::time::timeout;
 
 use crate::limits::{connect_from, peer};
@@ -59,13 +59,13 @@ struct Attacked {
     at_rest: usize,
     /// How much more its limits permit.
     permitted: usize,
-    _turn: MutexGuard<'static, ()>,
+    _turn: RwLockWriteGuard<'static, ()>,
 }
 
 impl Attacked {
     /// One at a time, so that an attack on one server does not starve the bystander of another.
     async fn start(arguments: &[&str]) -> Self {
-        let turn = TURN.lock().await;
+        let turn = TURN.write().await;
         let quiet = ["--log-requests", "off", "--server-drain-delay", "0s"];
         let flags = permitted::flags(&[&quiet, arguments].concat());
         let serving = Serving::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());

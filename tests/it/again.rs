@@ -177,12 +177,12 @@ fn run_interface(store: &str, skipped: &[Skipped]) {
 
 /// Runs the tests whose names contain one of `chosen`, except for `skipped`, and returns how many passed.
 fn run(variable: (&str, &str), chosen: &[&str], skipped: &[Skipped]) -> usize {
-    let _turn = TURN.blocking_lock();
+    let _turn = TURN.blocking_read();
     let binary = std::env::current_exe().expect("the path of this binary");
     let mut tests = Command::new(binary);
     tests
         .env(variable.0, variable.1)
-        .args(["--test-threads", "4"]);
+        .args(["--test-threads", "6"]);
     // Its name ends like that of the module of the interface.
     tests.args(["--skip", "openapi::"]).args(chosen);
     for (test, _) in skipped {

@@ -17,11 +17,12 @@ pub(crate) mod tls_front;
 
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-/// Taken by tests that use the whole machine, so that they run one at a time.
-pub(crate) static TURN: Mutex<()> = Mutex::const_new(());
+/// Written by tests that use the whole machine, so that they run one at a time; read by those that start many servers,
+/// which mostly wait for them and may run side by side.
+pub(crate) static TURN: RwLock<()> = RwLock::const_new(());
 
 /// How long a test waits for an effect before it fails. Generous, because only failing tests wait that long.
 pub(crate) const EFFECT_TIMEOUT: Duration = Duration::from_secs(20);

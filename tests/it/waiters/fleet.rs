@@ -4,7 +4,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::sync::MutexGuard;
+use tokio::sync::RwLockWriteGuard;
 
 use super::client::{Addresses, Client};
 use crate::process::Serving;
@@ -40,7 +40,7 @@ pub(super) struct Fleet {
     place_kept: &'static str,
     pub(super) addresses: Addresses,
     pub(super) redis: RedisServer,
-    _turn: MutexGuard<'static, ()>,
+    _turn: RwLockWriteGuard<'static, ()>,
 }
 
 /// The store URL of a Redis.
@@ -68,7 +68,7 @@ impl Fleet {
         place_kept: &'static str,
         stores: impl AsyncFnOnce(&RedisServer) -> Vec<String>,
     ) -> Self {
-        let turn = TURN.lock().await;
+        let turn = TURN.write().await;
         let redis = RedisServer::start(RedisOptions::forgetful()).await;
         let stores = stores(&redis).await;
         let mut fleet = Self {
