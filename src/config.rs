@@ -38,7 +38,7 @@ pub use certificate_name::CertificateName;
 pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
 pub use key_hash::KeyHash;
-pub use keys_file::{KeysFile, PrincipalEntry};
+pub use keys_file::{KeysFile, PrincipalEntry, Quota, RequestRate};
 pub use layers::{Sources, UnreadVariable, check_variables};
 pub use log::{LogConfig, LogFormat, LogRequests};
 pub use quorum::{QuorumAddress, QuorumNode};

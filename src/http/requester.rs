@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
-use super::auth::Principal;
+use super::auth::{Principal, RateLimit};
 use crate::limits::{Limit, PeerLimits};
 use crate::server::Peer;
 
@@ -20,6 +20,8 @@ pub(super) struct Requester {
     pub(super) peer: Option<Peer>,
     /// Known once its key has been checked; `None` on a service without keys.
     pub(super) principal: Option<Principal>,
+    /// What is left of the quota of requests of the principal, if it has one and this request counts.
+    pub(super) rate_limit: Option<RateLimit>,
 }
 
 impl Requester {
@@ -29,6 +31,7 @@ impl Requester {
             request_id: RequestId::of(request.headers()),
             peer: request.extensions_mut().remove(),
             principal: None,
+            rate_limit: None,
         };
         request.extensions_mut().insert(requester.clone());
         requester

@@ -4,6 +4,7 @@ mod bounds;
 mod cluster;
 mod keys_file;
 mod quorum;
+mod quotas;
 mod replicas;
 mod sentinel;
 mod slips;
