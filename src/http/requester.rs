@@ -1,7 +1,7 @@
 //! Who sent a request: its id in responses and logs, its peer, and what its key allows. The handlers get
 //! nothing else from the connection and from the processing before them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::auth::{Principal, RateLimit};
 use crate::limits::{Limit, PeerLimits};
-use crate::server::Peer;
+use crate::server::{Peer, PeerAddress};
 
 /// The sender of a request, in the extensions of the request.
 #[derive(Clone, Default)]
@@ -47,8 +47,8 @@ impl Requester {
         extensions.remove().unwrap_or_default()
     }
 
-    /// The address and port of the peer, for the log.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    /// Where the peer is, for the log.
+    pub(super) fn address(&self) -> Option<PeerAddress> {
         self.peer.as_ref().map(Peer::address)
     }
 

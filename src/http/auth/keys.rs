@@ -145,8 +145,8 @@ impl Principal {
     }
 
     fn is_equal_to(&self, other: &Self) -> bool {
-        let is_same_quota = self.0.quota.is_of_same(&other.0.quota);
-        self.is_same_sender_as(other) && self.rights() == other.rights() && is_same_quota
+        let has_same_quota = self.0.quota.has_same_quota_as(&other.0.quota);
+        self.is_same_sender_as(other) && self.rights() == other.rights() && has_same_quota
     }
 
     /// Whether both are the same but for their rights and their quota.

@@ -42,7 +42,7 @@ impl PrincipalQuota {
     }
 
     /// Whether both permit the same.
-    pub(super) fn is_of_same(&self, other: &Self) -> bool {
+    pub(super) fn has_same_quota_as(&self, other: &Self) -> bool {
         self.quota == other.quota
     }
 
