@@ -14,6 +14,7 @@ mod key_hash;
 pub mod keys;
 mod keys_file;
 mod layers;
+mod listen;
 mod log;
 mod quorum;
 mod secret;
@@ -26,7 +27,6 @@ mod suggestion;
 mod tls;
 mod waiting;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::domain::{Bounds, LimitBounds};
@@ -38,8 +38,9 @@ pub use certificate_name::CertificateName;
 pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
 pub use key_hash::KeyHash;
-pub use keys_file::{KeysFile, PrincipalEntry};
+pub use keys_file::{KeysFile, PrincipalEntry, Quota, RequestRate};
 pub use layers::{Sources, UnreadVariable, check_variables};
+pub use listen::ListenAddress;
 pub use log::{LogConfig, LogFormat, LogRequests};
 pub use quorum::{QuorumAddress, QuorumNode};
 pub use secret::Secret;
@@ -56,7 +57,7 @@ pub use waiting::WaitingConfig;
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The address to serve on.
-    pub listen: SocketAddr,
+    pub listen: ListenAddress,
     /// Where locks are stored.
     pub store: StoreUrl,
     /// Who may call.
@@ -89,7 +90,7 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Probed {
     /// The address for clients; with TLS, that for probes if there is one, because it has no TLS.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// Whether this address is served with TLS.
     pub has_tls: bool,
 }
@@ -132,18 +133,26 @@ impl Config {
                 has_tls: false,
             },
             None => Probed {
-                address: settings.address("listen")?,
+                address: ListenAddress::parse(&settings, "listen")?,
                 has_tls,
             },
         })
     }
 
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        let listen = settings.address("listen")?;
+        let listen = ListenAddress::parse(settings, "listen")?;
         let server = ServerConfig::parse(settings)?;
-        if server.admin_listen == Some(listen) && listen.port() != 0 {
-            let problem = format!("{listen} is taken by listen; choose another port");
+        let admin_listen = server.admin_listen.as_ref();
+        if admin_listen.is_some_and(|admin_listen| listen.excludes(admin_listen)) {
+            let problem = format!("{listen} is taken by listen; choose another one");
             return Err(settings.invalid("server.admin_listen", problem));
+        }
+        if let (ListenAddress::Unix(_), true) = (&listen, server_tls::is_set(settings)) {
+            let problem = format!(
+                "{listen} is a Unix socket, which is served without TLS; leave out server.tls_cert_file, or listen on an \
+                 address with a port"
+            );
+            return Err(settings.invalid("listen", problem));
         }
         let (store, credentials) = store::parse(settings.text("store"))
             .map_err(|problem| settings.invalid("store", problem))?;
@@ -157,9 +166,9 @@ impl Config {
             | StoreUrl::Cluster(_) => LimitBounds::ANY,
         };
         Ok(Self {
-            listen,
             store,
-            auth: Auth::parse(settings, listen)?,
+            auth: Auth::parse(settings, &listen)?,
+            listen,
             auth_config: AuthConfig::parse(settings)?,
             operation_timeout: settings.positive("operation_timeout")?,
             lease: bounds(settings, limits)?,
@@ -189,7 +198,7 @@ impl Config {
     /// Settings that are valid but risky, as sentences for the log.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if !self.listen.ip().is_loopback() {
+        if !self.listen.is_local() {
             if self.auth == Auth::Open {
                 warnings.push(format!(
                     "auth is none: every client that can reach {} can take and release locks",

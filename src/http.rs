@@ -26,9 +26,9 @@ mod sse;
 mod wire;
 
 use axum::Router;
-use axum::middleware::map_request;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
 use axum::routing::{any, get, post};
-use futures_util::future::ready;
 
 pub use app::{App, HttpSettings, RequestLog};
 pub use audit::Audit;
@@ -38,6 +38,7 @@ pub use problem::Code;
 pub use routes::Route;
 pub use scope::RequestScope;
 
+use auth::RateLimit;
 use problem::Problem;
 use routes::Routes;
 
@@ -100,8 +101,17 @@ fn with_key(app: &App, routes: Router<App>) -> Router<App> {
     match &app.settings().access {
         Access::Keys(..) => {
             let app = app.clone();
-            routes.route_layer(map_request(move |request| {
-                ready(auth::admit(&app, request))
+            routes.route_layer(from_fn(move |request: Request, next: Next| {
+                let admitted = auth::admit(&app, request);
+                async move {
+                    let request = admitted?;
+                    let rate_limit = RateLimit::of(&request);
+                    let mut response = next.run(request).await;
+                    if let Some(rate_limit) = rate_limit {
+                        rate_limit.attach_to(&mut response);
+                    }
+                    Ok::<_, Problem>(response)
+                }
             }))
         }
         Access::Open(_) => routes,

@@ -1,7 +1,9 @@
-//! Building blocks of limits: amounts that may be in use at once, per peer and in total, and counters of refusals. All
-//! limits are listed here because they share one metric; where each one is enforced is not known here.
+//! Building blocks of limits: amounts that may be in use at once, per peer and in total, how fast requests may come, and
+//! counters of refusals. All limits are listed here because they share one metric; where each one is enforced is not known
+//! here.
 
 mod gate;
+mod rate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::telemetry::Metrics;
 pub use gate::{Gate, Passed, Slot};
+pub use rate::{BucketEmpty, BucketLevel, RequestBucket};
 
 /// An amount that may be in use at once. Clones share it.
 #[derive(Clone, Debug)]
@@ -195,13 +198,17 @@ pub enum Limit {
     Waiters,
     /// Places in the queue of one lock.
     WaitersPerLock,
+    /// Requests per second of one principal, except renewals and releases.
+    RequestRatePerPrincipal,
+    /// Places in queues, of waiters of one principal.
+    WaitersPerPrincipal,
     /// Leases and places in queues that the embedded store keeps.
     Locks,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 34] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::TlsHandshakesPerPeer,
@@ -233,6 +240,8 @@ impl Limit {
         Self::WaitersPerPeer,
         Self::Waiters,
         Self::WaitersPerLock,
+        Self::RequestRatePerPrincipal,
+        Self::WaitersPerPrincipal,
         Self::Locks,
     ];
 
@@ -271,6 +280,8 @@ impl Limit {
             Self::WaitersPerPeer => "waiters_per_peer",
             Self::Waiters => "waiters",
             Self::WaitersPerLock => "waiters_per_lock",
+            Self::RequestRatePerPrincipal => "request_rate_per_principal",
+            Self::WaitersPerPrincipal => "waiters_per_principal",
             Self::Locks => "locks",
         }
     }

@@ -7,6 +7,8 @@ mod connections;
 mod delivery;
 pub mod descriptors;
 mod frames;
+mod listener;
+mod local;
 mod peer;
 mod preface;
 pub mod shutdown;
@@ -21,37 +23,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use connections::Protocol;
 pub use connections::{HttpApp, OpenConnections};
-pub use peer::Peer;
+use listener::{AcceptedStream, BoundListener};
 use peer::Peers;
+pub use peer::{Peer, PeerAddress};
 pub use tls::ServerTls;
 use tls::Tls;
 pub use workers::Workers;
 
-use crate::config::ServerConfig;
+use crate::config::{ListenAddress, ServerConfig};
 use crate::limits::{Budget, Refusals, Taken};
 
 /// The pause after connections could not be accepted: long enough for others to close, too short for an outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// About how many bytes of answers the system buffers for one connection whose peer does not read. By default it
-/// buffers megabytes, which no limit of this process counts.
-const SEND_BUFFER: u32 = 128 * 1024;
-
-/// How many connections may wait to be accepted: as many as the system allows (`net.core.somaxconn`), which lowers this.
-/// With the usual 128, many of the clients that reconnect at once when a process is replaced would be dropped without
-/// notice, and retry a second later.
-const BACKLOG: u32 = i32::MAX.unsigned_abs();
-
 /// A bound listener.
 pub struct Server {
-    listener: TcpListener,
-    local_addr: SocketAddr,
+    listener: BoundListener,
+    address: ListenAddress,
     protocol: Arc<Protocol>,
     /// `None` for connections without TLS.
     tls: Option<Tls>,
@@ -66,7 +59,7 @@ pub struct Server {
 
 /// An accepted connection.
 struct Accepted {
-    stream: std::net::TcpStream,
+    stream: AcceptedStream,
     peer: Peer,
     counted: (OwnedSemaphorePermit, Taken),
 }
@@ -93,7 +86,7 @@ impl Server {
     /// # Panics
     ///
     /// Outside of a runtime that does input and output.
-    pub fn bind(config: &ServerConfig, address: SocketAddr) -> io::Result<Self> {
+    pub fn bind(config: &ServerConfig, address: impl Into<ListenAddress>) -> io::Result<Self> {
         Self::bind_counted(config, address, Refusals::uncounted())
     }
 
@@ -108,12 +101,12 @@ impl Server {
     /// Outside of a runtime that does input and output.
     pub fn bind_counted(
         config: &ServerConfig,
-        address: SocketAddr,
+        address: impl Into<ListenAddress>,
         refusals: Refusals,
     ) -> io::Result<Self> {
-        let listener = listen(address)?;
+        let listener = BoundListener::bind(&address.into(), config.socket_mode)?;
         Ok(Self {
-            local_addr: listener.local_addr()?,
+            address: listener.address()?,
             listener,
             protocol: Arc::new(Protocol::new(config, refusals.clone())),
             tls: None,
@@ -140,8 +133,20 @@ impl Server {
     }
 
     /// The address that was bound, with the port that the system chose for port 0.
+    pub fn address(&self) -> &ListenAddress {
+        &self.address
+    }
+
+    /// The same, of a server that listens on a port.
+    ///
+    /// # Panics
+    ///
+    /// It listens on a Unix socket.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        match &self.address {
+            ListenAddress::Tcp(address) => *address,
+            ListenAddress::Unix(_) => panic!("a Unix socket has no port"),
+        }
     }
 
     /// The number of open connections, readable while the server runs.
@@ -179,14 +184,17 @@ impl Server {
             let worker = workers.least_busy();
             let guard = (counted, self.open.enter(), worker.open.enter());
             let connection = async move {
-                match (TcpStream::from_std(stream), tls) {
-                    (Ok(stream), None) => protocol.serve(stream, peer, app, watcher).await,
-                    (Ok(stream), Some(tls)) => {
-                        // On the heap, so that connections without TLS need no space for it.
-                        let served = protocol.serve_encrypted(&tls, stream, peer, app, watcher);
-                        Box::pin(served).await;
+                let served = match stream {
+                    AcceptedStream::Tcp(stream) => {
+                        protocol.serve_tcp(tls, stream, peer, app, watcher).await
                     }
-                    (Err(error), _) => tracing::warn!(%error, "a connection cannot be waited on"),
+                    // On the heap, so that connections over TCP need no space for it.
+                    AcceptedStream::Unix(stream) => {
+                        Box::pin(protocol.serve_local(stream, peer, app, watcher)).await
+                    }
+                };
+                if let Err(error) = served {
+                    tracing::warn!(%error, "a connection cannot be waited on");
                 }
                 drop(guard);
             };
@@ -194,7 +202,7 @@ impl Server {
             // Finished tasks are collected here; they are never more than the connections that were open at once.
             while connections.try_join_next().is_some() {}
         }
-        // New clients are refused from here on, which is clearer than silence.
+        // New clients are refused from here on, which is clearer than silence. The file of a Unix socket is removed.
         drop(self.listener);
         drain(graceful, connections, self.drain_timeout).await
     }
@@ -222,7 +230,7 @@ impl Server {
                             continue;
                         }
                     };
-                    match prepared(stream) {
+                    match stream.prepared() {
                         Ok(stream) => {
                             return Accepted {
                                 stream,
@@ -246,27 +254,6 @@ impl Server {
             }
         }
     }
-}
-
-/// As [`TcpListener::bind`], with a longer backlog.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    // A restarted process can bind the port while connections of the former process are still closing.
-    socket.set_reuseaddr(true)?;
-    // Accepted sockets inherit it.
-    socket.set_send_buffer_size(SEND_BUFFER)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// A connection that can be moved to another runtime.
-fn prepared(stream: TcpStream) -> io::Result<std::net::TcpStream> {
-    // Answers are small and complete, so waiting to fill a packet would only delay them.
-    stream.set_nodelay(true)?;
-    stream.into_std()
 }
 
 /// Whether only this connection failed. Other errors, such as too many open files, would recur at once.

@@ -1,5 +1,6 @@
 //! `leasehold healthcheck`: asks a running server whether it is ready, for images that have neither curl nor a shell.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,27 +16,30 @@ use tokio_rustls::TlsConnector;
 
 use super::{CliError, Environment, Exit, flags, output};
 use crate::client::{HttpConnection, ServiceUrl};
-use crate::config::{Config, Probed};
+use crate::config::{Config, ListenAddress, Probed};
 use crate::domain::duration;
 use crate::tls;
+
+/// The path that is asked for unless the URL has another one.
+const READINESS: &str = "/readyz";
 
 /// Why the server is considered unhealthy.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unhealthy {
     #[error("{url} did not answer within {timeout:?}")]
-    TimedOut { url: Uri, timeout: Duration },
+    TimedOut { url: String, timeout: Duration },
     #[error("{url} cannot be reached: {error}")]
-    Unreachable { url: Uri, error: io::Error },
+    Unreachable { url: String, error: io::Error },
     /// The text is the status, and the failed checks if the answer has any.
     #[error("{url} answered {text}")]
-    Refused { url: Uri, text: String },
+    Refused { url: String, text: String },
 }
 
 pub(super) fn command() -> Command {
     let url = Arg::new("url")
         .long("url")
         .value_name("URL")
-        .value_parser(parse_url)
+        .value_parser(Probe::parse)
         .help("The URL to request, instead of /readyz of the configured address; without a path, /readyz is added");
     let timeout = Arg::new("timeout")
         .long("timeout")
@@ -61,13 +65,11 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     let timeout = *matches
         .get_one::<Duration>("timeout")
         .expect("it has a default");
-    let (url, has_tls) = match matches.get_one::<Uri>("url") {
-        Some(url) => (url.clone(), false),
-        None => {
-            let probed = Config::probed(&flags::sources(matches, environment))?;
-            (readiness_of(&probed), probed.has_tls)
-        }
+    let probe = match matches.get_one::<Probe>("url") {
+        Some(probe) => probe.clone(),
+        None => Probe::of(&Config::probed(&flags::sources(matches, environment))?),
     };
+    let url = probe.to_string();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -75,8 +77,7 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
         url: url.clone(),
         error,
     })?;
-    let answer =
-        runtime.block_on(async { tokio::time::timeout(timeout, answer_of(&url, has_tls)).await });
+    let answer = runtime.block_on(async { tokio::time::timeout(timeout, probe.answer()).await });
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
@@ -92,57 +93,92 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     }
 }
 
-fn parse_url(text: &str) -> Result<Uri, String> {
-    let parse = |text: &str| text.parse::<Uri>().map_err(|error| error.to_string());
-    let url = parse(text)?;
-    let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
-        return Err("write one like http://127.0.0.1:7625/readyz".to_owned());
-    };
-    match (url.path(), url.query()) {
-        // The index at `/` responds even when the server is not ready.
-        ("" | "/", None) => parse(&format!("http://{authority}/readyz")),
-        _ => Ok(url),
+/// What is asked, and where.
+#[derive(Debug, Clone)]
+struct Probe {
+    service: ServiceUrl,
+    path: String,
+    has_tls: bool,
+}
+
+impl Probe {
+    /// Parses a URL. Without a path it is that of the readiness.
+    fn parse(text: &str) -> Result<Self, String> {
+        let readiness = |service| Self {
+            service,
+            path: READINESS.to_owned(),
+            has_tls: false,
+        };
+        if text.starts_with("unix:") {
+            return ServiceUrl::parse(text).map(readiness);
+        }
+        let url = text.parse::<Uri>().map_err(|error| error.to_string())?;
+        let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
+            return Err("write one like http://127.0.0.1:7625/readyz".to_owned());
+        };
+        let service = ServiceUrl::parse(&format!("http://{authority}"))?;
+        Ok(match (url.path(), url.query()) {
+            // The index at `/` responds even when the server is not ready.
+            ("" | "/", None) => readiness(service),
+            _ => Self {
+                path: url
+                    .path_and_query()
+                    .map_or("/", |path| path.as_str())
+                    .to_owned(),
+                ..readiness(service)
+            },
+        })
+    }
+
+    /// The readiness of a server. One that listens on the unspecified address is asked over loopback, because nothing can
+    /// connect to the unspecified address itself.
+    fn of(probed: &Probed) -> Self {
+        let service = match &probed.address {
+            ListenAddress::Unix(_) => probed.address.to_string(),
+            ListenAddress::Tcp(listen) => {
+                let ip: IpAddr = match listen {
+                    SocketAddr::V4(v4) if v4.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+                    SocketAddr::V6(v6) if v6.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+                    SocketAddr::V4(_) | SocketAddr::V6(_) => listen.ip(),
+                };
+                let scheme = if probed.has_tls { "https" } else { "http" };
+                format!("{scheme}://{}", SocketAddr::new(ip, listen.port()))
+            }
+        };
+        Self {
+            service: ServiceUrl::parse(&service).expect("an address makes a URL"),
+            path: READINESS.to_owned(),
+            has_tls: probed.has_tls,
+        }
+    }
+
+    /// Sends a GET and returns the status, and the body as far as it arrived.
+    async fn answer(&self) -> io::Result<(StatusCode, Bytes)> {
+        let path = match self.path.as_str() {
+            // The answer then has the reason.
+            READINESS => "/readyz?verbose",
+            path => path,
+        };
+        let request = Request::get(path).header(HOST, self.service.host_header());
+        let request = request.body(Full::default()).map_err(io::Error::other)?;
+        let tls = self.has_tls.then(tls::config_for_probe).transpose();
+        let tls = tls.map_err(io::Error::other)?;
+        let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
+        let mut connection = HttpConnection::open(&self.service, tls.as_ref()).await?;
+        let answer = connection.exchange(request).await;
+        let (status, _, body) = answer.map_err(io::Error::other)?;
+        Ok((status, body))
     }
 }
 
-/// The readiness URL. A server that listens on the unspecified address is asked over loopback, because nothing can
-/// connect to the unspecified address itself.
-fn readiness_of(probed: &Probed) -> Uri {
-    let listen = probed.address;
-    let ip: IpAddr = match listen {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        SocketAddr::V4(_) | SocketAddr::V6(_) => listen.ip(),
-    };
-    let address = SocketAddr::new(ip, listen.port());
-    let scheme = match probed.has_tls {
-        true => "https",
-        false => "http",
-    };
-    format!("{scheme}://{address}/readyz")
-        .parse()
-        .expect("an address and a path make a URL")
-}
-
-/// Sends a GET and returns the status, and the body as far as it arrived.
-async fn answer_of(url: &Uri, has_tls: bool) -> io::Result<(StatusCode, Bytes)> {
-    let path = match url.path_and_query() {
-        // The answer then has the reason.
-        Some(path) if path == "/readyz" => "/readyz?verbose",
-        Some(path) => path.as_str(),
-        None => "/",
-    };
-    let service = url.authority().map_or("", |authority| authority.as_str());
-    let service = ServiceUrl::parse(&format!("http://{service}")).map_err(io::Error::other)?;
-    let request = Request::get(path).header(HOST, service.host_header());
-    let request = request.body(Full::default()).map_err(io::Error::other)?;
-    let tls = has_tls.then(tls::config_for_probe).transpose();
-    let tls = tls.map_err(io::Error::other)?;
-    let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
-    let mut connection = HttpConnection::open(&service, tls.as_ref()).await?;
-    let answer = connection.exchange(request).await;
-    let (status, _, body) = answer.map_err(io::Error::other)?;
-    Ok((status, body))
+/// As it is shown: the path of a socket is no place for another path.
+impl fmt::Display for Probe {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.service.socket() {
+            Some(_) => self.service.fmt(formatter),
+            None => write!(formatter, "{}{}", self.service, self.path),
+        }
+    }
 }
 
 /// The names and findings of the failed checks in the body of `/readyz?verbose`, after a colon.

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::outputs::{OutputError, Outputs};
 use super::rereads::{follow_certificate, follow_keys};
 use super::{CliError, Exit, key_files};
-use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
+use crate::config::{Auth, Config, ListenAddress, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
 use crate::limits::Refusals;
 use crate::server::shutdown::{self, ReloadSignals, StopSignals};
@@ -39,10 +38,10 @@ const FORGETS: &str =
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
-    #[error("cannot listen on {address}: {error}{}", remedy(error, flag))]
+    #[error("cannot listen on {address}: {error}{}", remedy(error, address, flag))]
     Bind {
         flag: &'static str,
-        address: SocketAddr,
+        address: ListenAddress,
         error: io::Error,
     },
     /// The store is reachable, but would lose leases or refuses this process. Its configuration or ours is wrong.
@@ -116,7 +115,7 @@ async fn serve(
     );
     let server_config = fitted(config)?;
     let refusals = Refusals::new(&metrics);
-    let server = bind(&server_config, "--listen", config.listen, &refusals)?;
+    let server = bind(&server_config, "--listen", &config.listen, &refusals)?;
     let tls = tls(config)?;
     let server = match &tls {
         Some(tls) => server.with_tls(tls.clone(), server_config.tls_handshakes_max),
@@ -148,7 +147,7 @@ async fn serve(
     announce(
         config,
         outputs.log.clone(),
-        server.local_addr(),
+        server.address(),
         &service.store_health(),
     );
     let drained = tokio::select! {
@@ -194,7 +193,11 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
             address.nodes.len() * (Workers::threads() + 1) * (config.redis.connections + 1)
         }
     };
-    let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);
+    let reserved = of_store
+        + server
+            .admin_listen
+            .as_ref()
+            .map_or(0, |_| ADMIN_CONNECTIONS);
     let fitting = descriptors::connections_that_fit(server.connections_max, reserved)?;
     if fitting < server.connections_max {
         tracing::warn!(
@@ -211,20 +214,20 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
 fn bind(
     config: &ServerConfig,
     flag: &'static str,
-    address: SocketAddr,
+    address: &ListenAddress,
     refusals: &Refusals,
 ) -> Result<Server, ServeError> {
-    let bound = Server::bind_counted(config, address, refusals.clone());
+    let bound = Server::bind_counted(config, address.clone(), refusals.clone());
     bound.map_err(|error| ServeError::Bind {
         flag,
-        address,
+        address: address.clone(),
         error,
     })
 }
 
 /// The server of the second address, if one is configured.
 fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeError> {
-    let Some(address) = config.server.admin_listen else {
+    let Some(address) = &config.server.admin_listen else {
         return Ok(None);
     };
     let limited = ServerConfig {
@@ -235,7 +238,7 @@ fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeEr
         ..config.server.clone()
     };
     let server = bind(&limited, "--server-admin-listen", address, refusals)?;
-    let url = format!("http://{}", server.local_addr());
+    let url = url_of("http", server.address());
     tracing::info!(url, "listening for probes and metrics");
     Ok(Some(server))
 }
@@ -278,7 +281,10 @@ fn app(
 /// The access rules, as `http` expects them.
 fn access(config: &Config) -> Access {
     match &config.auth {
-        Auth::Open => Access::Open(KnownHosts::new(config.listen, config.server.hosts.clone())),
+        Auth::Open => {
+            let hosts = config.server.hosts.clone();
+            Access::Open(KnownHosts::of(config.listen.is_local(), hosts))
+        }
         Auth::Keys(keys) => Access::Keys(
             key_files::ring(keys),
             Failures::new(config.auth_config.failures_max),
@@ -302,14 +308,15 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
 }
 
 /// Announces the open port: as a short banner on a terminal, as one log line otherwise.
-fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &StoreHealth) {
+fn announce(config: &Config, mut log: LogWriter, address: &ListenAddress, health: &StoreHealth) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
     let scheme = match config.certificate {
         Some(_) => "https",
         None => "http",
     };
+    let url = url_of(scheme, address);
     // On other addresses the warnings of the configuration say it.
-    let forgets = *store == StoreUrl::Memory && config.listen.ip().is_loopback();
+    let forgets = *store == StoreUrl::Memory && config.listen.is_local();
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
         let trouble = match (&health.trouble, health.contacted) {
             (Some(trouble), false) => format!("\n          not ready: {trouble}"),
@@ -319,13 +326,18 @@ fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &S
             true => format!("\n          {FORGETS}"),
             false => String::new(),
         };
+        // No browser can open what is behind a Unix socket.
+        let docs = match address {
+            ListenAddress::Tcp(_) => format!("\n  docs    {url}/docs"),
+            ListenAddress::Unix(_) => String::new(),
+        };
         let banner = format!(
-            "leasehold {version}\n  url     {scheme}://{address}\n  docs    {scheme}://{address}/docs\n  store   {store}{warning}{trouble}\n"
+            "leasehold {version}\n  url     {url}{docs}\n  store   {store}{warning}{trouble}\n"
         );
         // Through the log writer, because a stopped terminal (Ctrl-S) would block a direct write, and so the start.
         let _ = log.write_all(banner.as_bytes());
     } else {
-        tracing::info!(url = %format_args!("{scheme}://{address}"), %store, version, "listening");
+        tracing::info!(url, %store, version, "listening");
         if forgets {
             tracing::warn!("{FORGETS}");
         }
@@ -335,9 +347,27 @@ fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &S
     }
 }
 
+/// The URL of the service, as the commands take it.
+fn url_of(scheme: &str, address: &ListenAddress) -> String {
+    match address {
+        ListenAddress::Tcp(address) => format!("{scheme}://{address}"),
+        ListenAddress::Unix(_) => address.to_string(),
+    }
+}
+
 /// What to do about the common errors; the others are clear by themselves.
-fn remedy(error: &io::Error, flag: &str) -> String {
+fn remedy(error: &io::Error, address: &ListenAddress, flag: &str) -> String {
     let is = |kind| error.kind() == kind;
+    if let ListenAddress::Unix(_) = address {
+        return if is(io::ErrorKind::AddrInUse) {
+            format!("; stop the process that listens there, or choose another path with {flag}")
+        } else if is(io::ErrorKind::PermissionDenied) || is(io::ErrorKind::NotFound) {
+            "; the directory has to exist, and the user of this process to be able to write to it"
+                .to_owned()
+        } else {
+            String::new()
+        };
+    }
     if is(io::ErrorKind::AddrInUse) {
         format!("; stop the process that uses the port, or choose another port with {flag}")
     } else if is(io::ErrorKind::AddrNotAvailable) {

@@ -9,7 +9,7 @@ use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -27,6 +27,9 @@ pub(crate) struct HttpConnection {
 impl HttpConnection {
     /// Connects; with TLS if there is a connector.
     pub(crate) async fn open(url: &ServiceUrl, tls: Option<&TlsConnector>) -> io::Result<Self> {
+        if let Some(path) = url.socket() {
+            return Self::over(UnixStream::connect(path).await?).await;
+        }
         let (host, port) = url.address();
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;

@@ -1,13 +1,22 @@
-//! The URL of a service: `http://` or `https://`, a host, and perhaps a port and a path.
+//! The URL of a service: `http://` or `https://`, a host, and perhaps a port and a path; or `unix:` and the path of a socket
+//! on this machine.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
 
 /// Where a service is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceUrl(Uri);
+pub struct ServiceUrl {
+    /// Of a Unix socket, that in the `Host` header.
+    uri: Uri,
+    socket: Option<PathBuf>,
+}
+
+/// What the URL of a Unix socket begins with; its path follows.
+const UNIX: &str = "unix:";
 
 impl ServiceUrl {
     /// Where a service listens unless it is configured otherwise.
@@ -19,6 +28,18 @@ impl ServiceUrl {
     /// It is not a URL of HTTP, has no host, has a query, or is the URL of the locks instead of that of the service.
     pub fn parse(text: &str) -> Result<Self, String> {
         let example = format!("write one like {}", Self::DEFAULT);
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return match path.starts_with('/') {
+                true => Ok(Self {
+                    uri: Uri::from_static("http://localhost"),
+                    socket: Some(path.into()),
+                }),
+                false => Err(
+                    "write the absolute path of a socket, like unix:/run/leasehold/leasehold.sock"
+                        .to_owned(),
+                ),
+            };
+        }
         let complete = match text.split_once(':') {
             Some(("", rest)) => format!("http://127.0.0.1:{rest}"),
             Some((_, rest)) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
@@ -48,59 +69,72 @@ impl ServiceUrl {
             Some((_, port)) if url.port_u16().is_none() => {
                 Err(format!("\"{port}\" is not a port; {example}"))
             }
-            _ => Self(url).without_locks(),
+            _ => Self {
+                uri: url,
+                socket: None,
+            }
+            .without_locks(),
         }
     }
 
     /// Refuses the URL of the locks or of one lock, which is what people copy from a request: what follows `/locks/` is a
     /// name, so each command would use another lock than it names, and find it free.
     fn without_locks(self) -> Result<Self, String> {
-        let path = self.0.path();
+        let path = self.uri.path();
         let mut segments = path.split('/');
         let Some(at) = segments.position(|segment| segment == "locks") else {
             return Ok(self);
         };
         let before: Vec<_> = path.split('/').take(at).collect();
-        let scheme = self.0.scheme_str().unwrap_or_default();
-        let authority = self.0.authority().map_or("", |known| known.as_str());
+        let scheme = self.uri.scheme_str().unwrap_or_default();
+        let authority = self.uri.authority().map_or("", |known| known.as_str());
         Err(format!(
             "this is the URL of the locks, and the URL of the service has no /locks; write {scheme}://{authority}{}",
             before.join("/")
         ))
     }
 
+    /// The Unix socket to connect to, if it is one.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
     /// Host and port to connect to.
     #[must_use]
     pub fn address(&self) -> (&str, u16) {
-        let host = self.0.host().unwrap_or_default();
+        let host = self.uri.host().unwrap_or_default();
         let host = host.trim_matches(['[', ']']);
         let default = if self.is_encrypted() { 443 } else { 80 };
-        (host, self.0.port_u16().unwrap_or(default))
+        (host, self.uri.port_u16().unwrap_or(default))
     }
 
     /// Whether the connection uses TLS.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
-        self.0.scheme_str() == Some("https")
+        self.uri.scheme_str() == Some("https")
     }
 
     /// The value of the `Host` header.
     pub(crate) fn host_header(&self) -> HeaderValue {
-        let authority = self.0.authority();
+        let authority = self.uri.authority();
         let host = authority.map_or("", |authority| authority.as_str());
         HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static(""))
     }
 
     /// The target of a request: the path of this URL, followed by `path`.
     pub(crate) fn target(&self, path: &str) -> Uri {
-        let base = self.0.path().trim_end_matches('/');
+        let base = self.uri.path().trim_end_matches('/');
         format!("{base}{path}").parse().unwrap_or_default()
     }
 }
 
 impl fmt::Display for ServiceUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.0.to_string().trim_end_matches('/'))
+        if let Some(path) = &self.socket {
+            return write!(formatter, "{UNIX}{}", path.display());
+        }
+        formatter.write_str(self.uri.to_string().trim_end_matches('/'))
     }
 }
 
@@ -120,6 +154,18 @@ mod tests {
         assert_eq!(url.to_string(), "http://[::1]");
         let url = ServiceUrl::parse("https://locks.example").expect("valid");
         assert_eq!(url.address(), ("locks.example", 443));
+    }
+
+    #[test]
+    fn a_url_may_be_the_path_of_a_unix_socket() {
+        let url = ServiceUrl::parse("unix:/run/a.sock").expect("valid");
+        assert_eq!(url.socket(), Some(Path::new("/run/a.sock")));
+        assert_eq!(url.host_header(), "localhost");
+        assert_eq!(url.target("/locks/a").to_string(), "/locks/a");
+        assert_eq!(url.to_string(), "unix:/run/a.sock");
+        assert!(!url.is_encrypted());
+        let problem = ServiceUrl::parse("unix:a.sock").expect_err("relative");
+        assert!(problem.contains("absolute path"), "{problem}");
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Who may call: the keys, those of the keys file too, and the rule that an address which other machines can reach needs
 //! a key. `http` compares the keys.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::ConfigError;
 use super::key_hash::KeyHash;
 use super::keys_file::{KeysFile, PrincipalEntry};
+use super::listen::ListenAddress;
 use super::secret::{self, Secret};
 use super::server_tls;
 use super::settings::{Settings, UpperBound};
@@ -68,7 +68,7 @@ pub struct AuthConfig {
 }
 
 impl Auth {
-    pub(super) fn parse(settings: &Settings, listen: SocketAddr) -> Result<Self, ConfigError> {
+    pub(super) fn parse(settings: &Settings, listen: &ListenAddress) -> Result<Self, ConfigError> {
         let wants_key = settings.choice("auth", &[("key", true), ("none", false)])?;
         let api = key(settings, "api_key")?;
         let file = keys_file(settings)?;
@@ -211,7 +211,7 @@ impl Keys {
 fn without_key(
     settings: &Settings,
     wants_key: bool,
-    listen: SocketAddr,
+    listen: &ListenAddress,
 ) -> Result<(), ConfigError> {
     if let Some(name) = FURTHER_KEYS
         .into_iter()
@@ -220,7 +220,7 @@ fn without_key(
         let problem = "has no effect without an api_key (LEASEHOLD_API_KEY_FILE), because then every client may do everything";
         return Err(settings.invalid(name, problem));
     }
-    if wants_key && !listen.ip().is_loopback() {
+    if wants_key && !listen.is_local() {
         let problem = format!(
             "{listen} is reachable from other machines and there is no key; set auth_keys_file \
              (LEASEHOLD_AUTH_KEYS_FILE), api_key_file (LEASEHOLD_API_KEY_FILE) or api_key (LEASEHOLD_API_KEY), or auth = \"none\" (LEASEHOLD_AUTH=none)"

@@ -1,6 +1,7 @@
-//! The keys file: principals, the hashes of their keys, and the rules that say what each may do. Every error names the
-//! line. `http` applies the rules.
+//! The keys file: principals, the hashes of their keys, the rules that say what each may do, and their quotas. Every error
+//! names the line. `http` applies the rules and the quotas.
 
+mod quota;
 mod tables;
 
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use super::error::ConfigError;
 use super::key_hash::KeyHash;
 use super::secret;
 use crate::domain::{NamePrefix, Rights, Rule, Verb, Verbs};
+pub use quota::{Quota, RequestRate};
 use tables::{Place, Section};
 
 /// The longest keys file, in bytes: some five thousand principals.
@@ -25,6 +27,8 @@ const RULES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 /// The names that the audit stream has for clients with these keys.
 const TAKEN_NAMES: [&str; 3] = ["api_key", "admin_key", "read_key"];
+/// The table of a quota: of one principal, or at the top of the file of each that does not say otherwise.
+const QUOTA: &str = "quota";
 /// In a rule, this stands for all verbs.
 const ADMIN: &str = "admin";
 
@@ -50,6 +54,8 @@ pub struct PrincipalEntry {
     pub rights: Rights,
     /// Whether its name is the `owner` of all its claims, so that nobody else can appear as it.
     pub binds_owner: bool,
+    /// How much of the service it may use.
+    pub quota: Quota,
 }
 
 impl KeysFile {
@@ -81,11 +87,15 @@ impl KeysFile {
 fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
     let document = place.parse()?;
     let top = Section::top(place, &document);
-    top.has_only(&["principals"])?;
+    top.has_only(&["principals", QUOTA])?;
+    let quota_of_each = match top.table(QUOTA)? {
+        Some(table) => Quota::parse(&table, &Quota::default())?,
+        None => Quota::default(),
+    };
     let mut principals = Vec::new();
     let (mut names_of_keys, mut owners_of_names) = (HashMap::new(), HashMap::new());
     for (name, table) in top.tables("principals")? {
-        let entry = principal(name, &table)?;
+        let entry = principal(name, &table, &quota_of_each)?;
         for key in &entry.keys {
             if let Some(other) = names_of_keys.insert(*key, name) {
                 let problem = format!(
@@ -115,9 +125,17 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
     Ok(principals)
 }
 
-fn principal(name: &str, table: &Section<'_>) -> Result<PrincipalEntry, ConfigError> {
+fn principal(
+    name: &str,
+    table: &Section<'_>,
+    quota_of_each: &Quota,
+) -> Result<PrincipalEntry, ConfigError> {
     check_name(name).map_err(|problem| table.invalid("", problem))?;
-    table.has_only(&["keys", "certificates", "rules", "bind_owner"])?;
+    table.has_only(&["keys", "certificates", "rules", "bind_owner", QUOTA])?;
+    let quota = match table.table(QUOTA)? {
+        Some(own) => Quota::parse(&own, quota_of_each)?,
+        None => quota_of_each.clone(),
+    };
     let certificates = certificates(table)?;
     let rules = table.tables_in_array("rules")?;
     if rules.len() > RULES_MAX {
@@ -131,6 +149,7 @@ fn principal(name: &str, table: &Section<'_>) -> Result<PrincipalEntry, ConfigEr
         certificates,
         rights: Rights::new(rules),
         binds_owner: table.boolean("bind_owner")?.unwrap_or(false),
+        quota,
     })
 }
 

@@ -1,9 +1,10 @@
 //! Sockets, their limits and shutdown. `limits`, `server`, `http` and `service` enforce the limits.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::error::{ConfigError, Origin};
+use super::listen::{ListenAddress, socket_mode};
 use super::settings::{BYTES_MAX, SERVED_MAX, Settings, UpperBound};
 
 /// The largest response has a few megabytes; with less than this, only one at a time would fit.
@@ -25,7 +26,9 @@ pub struct ServerConfig {
     /// Proxies that forward requests of many clients; per-peer limits do not apply to them.
     pub trusted_proxies: Vec<AddressBlock>,
     /// A second address, which serves probes and metrics only.
-    pub admin_listen: Option<SocketAddr>,
+    pub admin_listen: Option<ListenAddress>,
+    /// The permissions of a Unix socket.
+    pub socket_mode: u32,
     /// How many HTTP/2 connections may be open at once.
     pub http2_connections_max: usize,
     /// How many TLS handshakes may be under way at once.
@@ -81,6 +84,7 @@ impl ServerConfig {
             connections_reserved: settings.whole("server.connections_reserved", SERVED_MAX)?,
             trusted_proxies: blocks(settings, "server.trusted_proxies")?,
             admin_listen: admin_listen(settings)?,
+            socket_mode: socket_mode(settings, "server.socket_mode")?,
             http2_connections_max: settings.count("server.http2_connections_max", SERVED_MAX)?,
             tls_handshakes_max: settings.count("server.tls_handshakes_max", SERVED_MAX)?,
             http2_streams_max: u32::try_from(streams).expect("it is below the limit"),
@@ -177,13 +181,13 @@ fn blocks(settings: &Settings, name: &str) -> Result<Vec<AddressBlock>, ConfigEr
     blocks.collect()
 }
 
-pub(super) fn admin_listen(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
+pub(super) fn admin_listen(settings: &Settings) -> Result<Option<ListenAddress>, ConfigError> {
     let name = "server.admin_listen";
     let text = settings.text(name);
     if text.is_empty() {
         return Ok(None);
     }
-    settings.address(name).map(Some)
+    ListenAddress::parse(settings, name).map(Some)
 }
 
 /// A block of IP addresses that share a prefix.

@@ -155,9 +155,10 @@ impl App {
             deadline,
         )
         .await;
-        slot.map_err(|limit| {
+        let slot = slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)
-        })
+        })?;
+        Ok(slot.with_places(requester.places().cloned()))
     }
 }

@@ -5,7 +5,6 @@
 //! room is dropped and counted.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
@@ -15,6 +14,7 @@ use super::auth::Principal;
 use super::peers::TotalCount;
 use super::requester::{RequestId, Requester};
 use crate::domain::{Evicted, Fence, Granted, LockName, LockNames, Released, Verb};
+use crate::server::PeerAddress;
 use crate::telemetry::LogWriter;
 
 /// How many refusals of one principal for one verb have a line each within a minute. After them, a refusal has one each
@@ -29,7 +29,7 @@ pub struct Audit(Option<LogWriter>);
 pub(super) struct AuditedSender {
     output: LogWriter,
     principal: Option<Principal>,
-    peer: Option<SocketAddr>,
+    peer: Option<PeerAddress>,
     request_id: RequestId,
 }
 
@@ -68,7 +68,7 @@ struct AuditLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     principal: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    peer: Option<SocketAddr>,
+    peer: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,7 +196,7 @@ impl AuditedSender {
     fn write(&self, line: AuditLine<'_>) {
         let line = AuditLine {
             principal: self.principal.as_ref().map(Principal::name),
-            peer: self.peer,
+            peer: self.peer.map(|peer| peer.to_string()),
             request_id: Some(self.request_id.as_str()),
             ..line
         };

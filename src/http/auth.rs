@@ -2,12 +2,13 @@
 //! permit verbs on locks.
 //! Without keys, only requests that a browser sent for another site are refused. The configuration provides the keys.
 //!
-//! Whether a key is valid is checked before the body of a request is read; what its principal may do, as soon as the
+//! Whether a key is valid, and whether its principal sends too many requests, is checked before the body of a request is read; what its principal may do, as soon as the
 //! names of the locks are known, and before the store is asked.
 
 mod browsers;
 mod keys;
 mod lasting;
+mod quota;
 
 use std::borrow::Cow;
 
@@ -26,6 +27,7 @@ use crate::domain::{LockName, NamePrefixes, Owner, Verb};
 pub use browsers::KnownHosts;
 pub(super) use keys::Principal;
 pub use keys::{KeyRing, Role};
+pub(super) use quota::RateLimit;
 
 /// Who may call.
 #[derive(Clone, Debug)]
@@ -173,8 +175,8 @@ fn refusal(keys: &KeyRing, principal: &Principal, verb: Verb, locks: &str) -> Pr
 const READS_ONLY: &str =
     "this key may only read; acquiring, renewing and releasing need the api_key";
 
-/// Admits a request if its key is valid, and adds the [`Principal`] to its requester. A key that changes nothing is refused
-/// here, before the body of a change is read.
+/// Admits a request if its key is valid and its principal has not sent too many, and adds the [`Principal`] to its
+/// requester. A key that changes nothing is refused here, before the body of a change is read.
 pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem> {
     let Access::Keys(keys, failures) = &app.settings().access else {
         return Ok(request);
@@ -204,12 +206,14 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     if certificate.is_some() {
         browsers::screen_certificate(&request)?;
     }
+    let level = app.count_request(&principal, request.method())?;
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
     let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
     let problem = is_refused.then(|| refusal(keys, &principal, Verb::Acquire, ""));
     if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
         requester.principal = Some(principal);
+        requester.rate_limit = level.map(RateLimit);
         if is_refused {
             app.audit_refusal(requester, Verb::Acquire, None);
         }

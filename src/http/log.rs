@@ -186,7 +186,10 @@ impl Frequent {
     pub(super) fn of(problem: &Problem, peer: IpAddr, mode: LogRequests) -> Option<Self> {
         let code = problem.code();
         // Limits are checked before keys.
-        let is_over_limit = matches!(code, Code::RateLimited | Code::Overloaded);
+        let is_over_limit = matches!(
+            code,
+            Code::RateLimited | Code::QuotaExceeded | Code::Overloaded
+        );
         if is_over_limit || problem.access_refusal().is_some() {
             return Some(Self::PeerRefusal(peer));
         }

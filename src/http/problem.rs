@@ -19,6 +19,7 @@ use axum::body::Body;
 use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 
+use super::auth::RateLimit;
 use super::extract::echo;
 use super::locks::{LOCK_TOKEN, secret};
 use super::scope::Waited;
@@ -50,6 +51,8 @@ struct Parts {
     waited: Duration,
     /// For the metrics, if the request was refused because of its sender.
     access_refusal: Option<AccessRefusal>,
+    /// What is left of the quota of requests, if this refused the request before it reached a handler.
+    rate_limit: Option<RateLimit>,
 }
 
 /// The members that some codes have besides those of RFC 9457.
@@ -69,6 +72,7 @@ struct Extras {
     ended: Option<Ended>,
     reason: Option<String>,
     outcome: Option<ProblemOutcome>,
+    quota: Option<&'static str>,
     token: Option<Token>,
 }
 
@@ -82,6 +86,7 @@ impl Problem {
             cause: None,
             waited: Duration::ZERO,
             access_refusal: None,
+            rate_limit: None,
         }))
     }
 
@@ -293,6 +298,7 @@ impl Problem {
             ended: extras.ended,
             reason: extras.reason.as_deref(),
             outcome: extras.outcome,
+            quota: extras.quota,
             token: extras.token.map(|token| token.expose()),
         }
     }
@@ -304,6 +310,9 @@ impl IntoResponse for Problem {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.0.code.facts().status;
         Waited(self.0.waited).attach_to(&mut response);
+        if let Some(rate_limit) = self.0.rate_limit {
+            rate_limit.attach_to(&mut response);
+        }
         response.extensions_mut().insert(self);
         response
     }

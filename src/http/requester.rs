@@ -1,16 +1,16 @@
 //! Who sent a request: its id in responses and logs, its peer, and what its key allows. The handlers get
 //! nothing else from the connection and from the processing before them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
-use super::auth::Principal;
+use super::auth::{Principal, RateLimit};
 use crate::limits::{Limit, PeerLimits};
-use crate::server::Peer;
+use crate::server::{Peer, PeerAddress};
 
 /// The sender of a request, in the extensions of the request.
 #[derive(Clone, Default)]
@@ -20,6 +20,8 @@ pub(super) struct Requester {
     pub(super) peer: Option<Peer>,
     /// Known once its key has been checked; `None` on a service without keys.
     pub(super) principal: Option<Principal>,
+    /// What is left of the quota of requests of the principal, if it has one and this request counts.
+    pub(super) rate_limit: Option<RateLimit>,
 }
 
 impl Requester {
@@ -29,6 +31,7 @@ impl Requester {
             request_id: RequestId::of(request.headers()),
             peer: request.extensions_mut().remove(),
             principal: None,
+            rate_limit: None,
         };
         request.extensions_mut().insert(requester.clone());
         requester
@@ -44,8 +47,8 @@ impl Requester {
         extensions.remove().unwrap_or_default()
     }
 
-    /// The address and port of the peer, for the log.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    /// Where the peer is, for the log.
+    pub(super) fn address(&self) -> Option<PeerAddress> {
         self.peer.as_ref().map(Peer::address)
     }
 

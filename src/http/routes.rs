@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Map, ready};
 use tower::Service;
 
 use super::app::App;
+use super::auth::RateLimit;
 use super::problem::Problem;
 use super::{auth, locks};
 
@@ -193,7 +194,10 @@ fn handler(request: &Request) -> Option<fn(State<App>, Request) -> HandlerFuture
         return None;
     }
     match *request.method() {
-        Method::POST => Some(|app, request| boxed(locks::acquire(app, request))),
+        Method::POST => Some(|app, request| {
+            let rate_limit = RateLimit::of(&request);
+            limited(rate_limit, locks::acquire(app, request))
+        }),
         Method::PUT => Some(|app, request| boxed(locks::renew(app, request))),
         Method::DELETE => Some(|app, request| boxed(locks::release(app, request))),
         _ => None,
@@ -204,6 +208,22 @@ fn boxed(
     answer: impl Future<Output = Result<Response, Problem>> + Send + 'static,
 ) -> HandlerFuture {
     answer.map(IntoResponse::into_response).boxed()
+}
+
+/// The same, with what is left of the quota. Of requests that change one lock only this one counts.
+fn limited(
+    rate_limit: Option<RateLimit>,
+    answer: impl Future<Output = Result<Response, Problem>> + Send + 'static,
+) -> HandlerFuture {
+    let Some(rate_limit) = rate_limit else {
+        return boxed(answer);
+    };
+    let answer = answer.map(IntoResponse::into_response);
+    let answer = answer.map(move |mut response| {
+        rate_limit.attach_to(&mut response);
+        response
+    });
+    answer.boxed()
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use tower::Service;
 use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
+use super::auth::RateLimit;
 use super::log;
 use super::problem::{self, Code, Problem};
 use super::requester::{REQUEST_ID, Requester};
@@ -152,6 +153,7 @@ fn finished(
     mut response: Response,
 ) -> Response {
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
+    let rate_limit = response.extensions_mut().remove::<RateLimit>();
     let mut problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
         if let Some(reason) = problem.access_refusal() {
@@ -165,6 +167,9 @@ fn finished(
         problem = Some(refusal);
     }
     finish(request_facts, problem.as_ref(), &mut response);
+    if let Some(rate_limit) = rate_limit {
+        rate_limit.write(response.headers_mut());
+    }
     let response_facts = ResponseFacts {
         status: response.status(),
         problem: problem.as_ref(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Limit, PeerLimits, RequestPermit};
+use super::{Budget, Limit, PeerLimits, RequestPermit};
 
 /// Operations that take more than this part of a gate are heavy.
 const HEAVY: u32 = 8;
@@ -100,7 +100,10 @@ impl Gate {
 /// The capacity that one request occupies in the store. It releases it while it waits, and takes it again for each
 /// further operation. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Slot(Option<Arc<SlotShared>>);
+pub struct Slot {
+    shared: Option<Arc<SlotShared>>,
+    places: Option<Budget>,
+}
 
 #[derive(Debug)]
 struct SlotShared {
@@ -159,7 +162,7 @@ impl Slot {
             drop(permits);
             weight = weight_now;
         };
-        Ok(Self(Some(Arc::new(SlotShared {
+        let shared = SlotShared {
             of_all: of_all.0.clone(),
             of_peer: of_peer.map(|(_, gate, _)| gate.clone()),
             peer: of_peer.map(|(peer, ..)| Arc::clone(peer)),
@@ -167,24 +170,40 @@ impl Slot {
             asked_at,
             weight,
             permits: Mutex::new(Some(permits)),
-        }))))
+        };
+        Ok(Self {
+            shared: Some(Arc::new(shared)),
+            places: None,
+        })
+    }
+
+    /// The same slot, of a request whose principal may have this many places in queues.
+    #[must_use]
+    pub fn with_places(self, places: Option<Budget>) -> Self {
+        Self { places, ..self }
+    }
+
+    /// The places in queues of the principal whose request it is; `None` if they are not limited.
+    #[must_use]
+    pub fn places(&self) -> Option<&Budget> {
+        self.places.as_ref()
     }
 
     /// The limits of the peer whose request it is.
     #[must_use]
     pub fn peer(&self) -> Option<&Arc<PeerLimits>> {
-        self.0.as_ref()?.peer.as_ref()
+        self.shared.as_ref()?.peer.as_ref()
     }
 
     /// When the request began to wait for the slot.
     #[must_use]
     pub fn asked_at(&self) -> Option<Instant> {
-        Some(self.0.as_ref()?.asked_at)
+        Some(self.shared.as_ref()?.asked_at)
     }
 
     /// Releases the capacity while the request waits.
     pub fn release(&self) {
-        if let Some(slot) = &self.0 {
+        if let Some(slot) = &self.shared {
             drop(slot.permits().take());
         }
     }
@@ -194,7 +213,7 @@ impl Slot {
     /// # Cancel safety
     /// A dropped future has taken nothing.
     pub async fn retake(&self) {
-        if let Some(slot) = &self.0 {
+        if let Some(slot) = &self.shared {
             slot.retake(slot.of_peer.as_ref()).await;
         }
     }
@@ -204,7 +223,7 @@ impl Slot {
     /// # Cancel safety
     /// A dropped future has taken nothing.
     pub async fn retake_before_peer(&self) {
-        if let Some(slot) = &self.0 {
+        if let Some(slot) = &self.shared {
             slot.retake(None).await;
         }
     }

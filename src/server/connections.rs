@@ -162,7 +162,7 @@ impl Protocol {
         app: impl HttpApp,
         watcher: Watcher,
     ) {
-        let deadline = Instant::now() + self.first_request_timeout;
+        let deadline = self.first_request_ends();
         let beginning = match timeout_at(deadline, beginning(&mut stream)).await {
             Ok(Ok(beginning)) => beginning,
             Ok(Err(error)) => {
@@ -185,7 +185,7 @@ impl Protocol {
         app: impl HttpApp,
         watcher: Watcher,
     ) {
-        let deadline = Instant::now() + self.first_request_timeout;
+        let deadline = self.first_request_ends();
         let under_way = match peer.begin_handshake(&tls.handshakes) {
             Ok(taken) => taken,
             Err(limit) => return self.refusals.count(limit),
@@ -213,7 +213,7 @@ impl Protocol {
     }
 
     /// Serves a connection whose protocol is known.
-    async fn serve_begun<S>(
+    pub(super) async fn serve_begun<S>(
         &self,
         stream: S,
         Beginning { is_http2, read }: Beginning,
@@ -334,8 +334,13 @@ impl Protocol {
         }))
     }
 
+    /// By when a connection that opens now must have sent its first request.
+    pub(super) fn first_request_ends(&self) -> Instant {
+        Instant::now() + self.first_request_timeout
+    }
+
     /// A connection is closed because no request has arrived in time.
-    fn on_silence(&self) {
+    pub(super) fn on_silence(&self) {
         self.refusals.count(Limit::HeadTimeout);
         tracing::debug!("closed a connection that sent no request in time");
     }

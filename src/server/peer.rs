@@ -1,6 +1,7 @@
 //! Peers: the remote address of a connection, and the limits that apply to all connections of one peer together.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -18,10 +19,51 @@ const PIPELINED: usize = 4;
 /// The map of peers is swept when it has grown to twice its size after the last sweep, or to twice this.
 const SWEEP_MIN: usize = 64;
 
+/// Where a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerAddress {
+    /// An address and a port: those of the client, or of the last proxy.
+    Tcp(SocketAddr),
+    /// A program on this machine.
+    Unix {
+        /// The number of the user that it runs as.
+        user: u32,
+    },
+}
+
+/// A prefix from which no packet comes (RFC 6666). A user of this machine counts as an address with it.
+const LOCAL_USERS: u128 = 0x0100 << 112;
+
+impl PeerAddress {
+    /// The IP address, or one that stands for the user.
+    fn ip(self) -> IpAddr {
+        match self {
+            Self::Tcp(address) => address.ip().to_canonical(),
+            // The number is in the first half, because all of an IPv6 /64 is one peer.
+            Self::Unix { user } => IpAddr::V6((LOCAL_USERS | u128::from(user) << 64).into()),
+        }
+    }
+}
+
+impl From<SocketAddr> for PeerAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(formatter),
+            Self::Unix { user } => write!(formatter, "unix:uid={user}"),
+        }
+    }
+}
+
 /// The remote end of a connection. Handlers find it in the extensions of their request. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    address: SocketAddr,
+    address: PeerAddress,
     is_trusted_proxy: bool,
     limits: Arc<PeerLimits>,
     user_timeout: UserTimeout,
@@ -34,7 +76,7 @@ impl Peer {
     #[must_use]
     pub fn unlimited(address: SocketAddr) -> Self {
         Self {
-            address,
+            address: address.into(),
             is_trusted_proxy: false,
             limits: Shares::unlimited().limits(),
             user_timeout: UserTimeout::default(),
@@ -52,9 +94,9 @@ impl Peer {
         }
     }
 
-    /// The remote address and port of the connection: that of the client, or of the last proxy.
+    /// The remote end of the connection.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> PeerAddress {
         self.address
     }
 
@@ -266,10 +308,10 @@ impl Peers {
     /// reserved for peers with few connections are left.
     pub(super) fn connect(
         &self,
-        address: SocketAddr,
+        address: PeerAddress,
         is_reserve: bool,
     ) -> Result<(Peer, Taken), Limit> {
-        let ip = address.ip().to_canonical();
+        let ip = address.ip();
         let peer = Peer {
             address,
             is_trusted_proxy: self.trusted_proxies.iter().any(|block| block.contains(ip)),
@@ -330,5 +372,13 @@ mod tests {
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
         assert_eq!(key("192.0.2.1"), key("::ffff:192.0.2.1"));
+    }
+
+    #[test]
+    fn each_user_of_this_machine_is_a_peer() {
+        let key = |user| network_of(PeerAddress::Unix { user }.ip());
+        assert_ne!(key(0), key(1));
+        assert_ne!(key(1), key(u32::MAX));
+        assert_eq!(key(0).to_string(), "100::");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::TcpStream;
 
 /// The first bytes of an HTTP/2 client.
@@ -34,6 +34,15 @@ pub(super) async fn beginning(stream: &mut TcpStream) -> io::Result<Beginning> {
         let read = Vec::new();
         return Ok(Beginning { is_http2, read });
     }
+    read_beginning(stream).await
+}
+
+/// The same for a socket whose first bytes cannot be peeked at.
+///
+/// # Cancel safety
+///
+/// If dropped, it may have read bytes from the socket; the connection must then be closed.
+pub(super) async fn read_beginning(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Beginning> {
     let mut read = Vec::with_capacity(PREFACE.len());
     while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
         let missing = PREFACE.len() - read.len();

@@ -110,6 +110,8 @@ pub enum QueueFull {
     },
     /// The peer has its maximum of waiters on this process.
     Peer,
+    /// The principal has as many waiters on this process as its quota permits.
+    Principal,
 }
 
 /// A claim that left the queue without a grant. Posted again in time, it resumes its place.
@@ -149,10 +151,10 @@ impl Request {
     /// Registers the request as a waiter, or returns the limit that refuses it.
     pub(super) fn enter(&self) -> Result<Arc<Waiter>, QueueFull> {
         let peer = self.slot.peer();
-        let entered = self
-            .inner
-            .queues
-            .enter(&self.claim, peer.map(|peer| &**peer));
+        let entered =
+            self.inner
+                .queues
+                .enter(&self.claim, peer.map(|peer| &**peer), self.slot.places());
         entered.inspect_err(|queue_full| self.inner.metrics.queue_full(queue_full))
     }
 

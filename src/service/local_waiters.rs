@@ -77,13 +77,19 @@ impl LocalWaiters {
         }
     }
 
-    /// Registers a request that may wait, or returns the limit that refuses it. One peer may have half of all places.
+    /// Registers a request that may wait, or returns the limit that refuses it. One peer may have half of all places, and
+    /// the principal of the request those of its quota.
     pub(super) fn enter(
         &self,
         claim: &Arc<Claim>,
         peer: Option<&PeerLimits>,
+        of_principal: Option<&Budget>,
     ) -> Result<Arc<Waiter>, QueueFull> {
         let locks = claim.names.len();
+        // First, because it is the one that the client can do something about.
+        let of_principal =
+            of_principal.map(|places| places.take(locks).ok_or(QueueFull::Principal));
+        let of_principal = of_principal.transpose()?;
         let of_peer_max = half(self.places.max());
         let of_peer = peer.map(|peer| {
             peer.places
@@ -96,6 +102,7 @@ impl LocalWaiters {
         let places = Places {
             of_all: of_all.ok_or(QueueFull::Process { waiters })?,
             of_peer,
+            of_principal,
         };
         let mut state = self.lock();
         state.waiters += 1;

@@ -153,6 +153,7 @@ impl LockMetrics {
         match queue_full {
             QueueFull::Process { .. } => self.refusals.count(Limit::Waiters),
             QueueFull::Peer => self.refusals.count(Limit::WaitersPerPeer),
+            QueueFull::Principal => self.refusals.count(Limit::WaitersPerPrincipal),
         }
     }
 

@@ -32,12 +32,13 @@ pub(super) struct Waiter {
     places: Places,
 }
 
-/// The places that a waiter occupies, of the process's and of its peer's budget.
+/// The places that a waiter occupies, of the budgets of the process, of its peer and of its principal.
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is held, not read")]
 pub(super) struct Places {
     pub(super) of_all: Taken,
     pub(super) of_peer: Option<Taken>,
+    pub(super) of_principal: Option<Taken>,
 }
 
 /// Held by the caller of a waiting request. Dropping it marks the waiter as disconnected and wakes it.

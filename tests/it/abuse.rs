@@ -6,6 +6,8 @@
 //! `scripts/abuse` runs the attacks in full size, and also checks how much slower the bystander became and whether the
 //! process freed its memory.
 //!
+//! Beside a principal that uses up its quota, the bystander is another principal.
+//!
 //! There is no bystander where Redis stands still, where CPU time is measured, and where nothing but the log or the answers
 //! are looked at.
 
@@ -26,6 +28,7 @@ mod operations;
 mod permitted;
 mod process;
 mod store_time;
+mod tenants;
 mod together;
 mod unread;
 mod unread_log;

@@ -4,10 +4,12 @@ mod bounds;
 mod cluster;
 mod keys_file;
 mod quorum;
+mod quotas;
 mod replicas;
 mod sentinel;
 mod slips;
 mod tls;
+mod unix_socket;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -167,6 +169,7 @@ fn every_key_is_read() {
             ("log.requests", _) => "all".to_owned(),
             ("server.trusted_proxies", _) => "192.0.2.0/24".to_owned(),
             ("server.admin_listen", _) => "127.0.0.1:2".to_owned(),
+            ("server.socket_mode", _) => "0600".to_owned(),
             ("server.answer_bytes_max" | "server.body_bytes_total_max", _) => "2097152".to_owned(),
             // On a loopback address it changes nothing by itself, so the test sets a value that is refused.
             ("auth", _) => {

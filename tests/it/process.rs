@@ -38,9 +38,14 @@ impl Serving {
     }
 
     /// As [`start`](Self::start), with a command that runs the binary with the given arguments.
-    pub(crate) fn start_as(mut command: Command, arguments: &[&str]) -> Self {
+    pub(crate) fn start_as(command: Command, arguments: &[&str]) -> Self {
+        Self::start_on("127.0.0.1:0", command, arguments)
+    }
+
+    /// The same on this address.
+    pub(crate) fn start_on(listen: &str, mut command: Command, arguments: &[&str]) -> Self {
         let mut child = command
-            .args(["--listen", "127.0.0.1:0", "--log-format", "json"])
+            .args(["--listen", listen, "--log-format", "json"])
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()

@@ -1,5 +1,7 @@
 //! The accept loop with peers that are slow, silent or too many.
 
+mod unix;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

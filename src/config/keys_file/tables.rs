@@ -1,5 +1,6 @@
 //! Typed access to the tables of a TOML file whose errors name the line. Nothing here knows what the values mean.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use toml::Spanned;
@@ -70,9 +71,7 @@ impl<'a> Section<'a> {
         key: &str,
         problem: impl Into<String>,
     ) -> ConfigError {
-        let path = [self.path.as_str(), key];
-        let path: Vec<_> = path.into_iter().filter(|part| !part.is_empty()).collect();
-        ConfigError::invalid(&self.place.origin(offset), &path.join("."), problem)
+        ConfigError::invalid(&self.place.origin(offset), &self.path_to(key), problem)
     }
 
     /// Refuses keys other than these.
@@ -90,6 +89,21 @@ impl<'a> Section<'a> {
             return Err(self.invalid_at(name.span().start, name.get_ref(), problem));
         }
         Ok(())
+    }
+
+    /// The table of this name, if it is there.
+    pub(super) fn table(&self, key: &str) -> Result<Option<Self>, ConfigError> {
+        let entry = self.table.iter().find(|(name, _)| name.get_ref() == key);
+        let Some((name, value)) = entry else {
+            return Ok(None);
+        };
+        let inner = value.get_ref().as_table();
+        Ok(Some(Self {
+            place: self.place,
+            table: inner.ok_or_else(|| self.mistyped(key, value, "a table"))?,
+            path: self.path_to(key),
+            offset: name.span().start,
+        }))
     }
 
     /// The tables in the table of this name, in the order of their names.
@@ -165,6 +179,21 @@ impl<'a> Section<'a> {
             .ok_or_else(|| self.mistyped(key, value, "true or false"))
     }
 
+    /// The number of this name, from 1 to `max`, if it is there.
+    pub(super) fn number(&self, key: &str, max: u32) -> Result<Option<NonZeroU32>, ConfigError> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let integer = value.get_ref().as_integer();
+        let integer = integer.ok_or_else(|| self.mistyped(key, value, "a whole number"))?;
+        let number = u32::from_str_radix(integer.as_str(), integer.radix()).ok();
+        let number = number.filter(|number| *number <= max);
+        number.and_then(NonZeroU32::new).map(Some).ok_or_else(|| {
+            let problem = format!("{integer} is out of range; use 1 to {max}");
+            self.invalid_at(value.span().start, key, problem)
+        })
+    }
+
     fn array(&self, key: &str, form: &str) -> Result<Vec<&'a Spanned<DeValue<'a>>>, ConfigError> {
         let Some(value) = self.value(key) else {
             return Ok(Vec::new());
@@ -172,6 +201,12 @@ impl<'a> Section<'a> {
         let array = value.get_ref().as_array();
         let array = array.ok_or_else(|| self.mistyped(key, value, form))?;
         Ok(array.iter().collect())
+    }
+
+    fn path_to(&self, key: &str) -> String {
+        let path = [self.path.as_str(), key];
+        let path: Vec<_> = path.into_iter().filter(|part| !part.is_empty()).collect();
+        path.join(".")
     }
 
     fn value(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {

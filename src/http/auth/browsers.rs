@@ -46,8 +46,15 @@ impl KnownHosts {
     /// machines can reach cannot know all its names, so there any name is accepted if `names` is empty.
     #[must_use]
     pub fn new(listen: SocketAddr, names: Vec<String>) -> Self {
+        let is_local = listen.ip().to_canonical().is_loopback();
+        Self::of(is_local, names)
+    }
+
+    /// The same for a service that only this machine can reach if `is_local`.
+    #[must_use]
+    pub fn of(is_local: bool, names: Vec<String>) -> Self {
         Self {
-            is_checked: listen.ip().to_canonical().is_loopback() || !names.is_empty(),
+            is_checked: is_local || !names.is_empty(),
             names,
         }
     }

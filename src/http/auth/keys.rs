@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_util::sync::CancellationToken;
 
+use super::quota::PrincipalQuota;
 use crate::config::{API_KEY_CHARS_MAX, CertificateName, KeyHash, PrincipalEntry};
 use crate::domain::{Owner, Rights, Verb, Verbs};
 use crate::http::audit::RefusalSample;
@@ -74,6 +75,8 @@ struct PrincipalFacts {
     credential: Credential,
     /// Shared by all keys and certificates of the principal, before and after a change.
     refusals: Arc<RefusalSample>,
+    /// Shared in the same way, for as long as its quota is the same.
+    quota: Arc<PrincipalQuota>,
     /// Cancelled once these facts are no longer true, or the credential is no longer valid.
     replaced: CancellationToken,
 }
@@ -87,6 +90,7 @@ impl Principal {
             owner: None,
             credential,
             refusals,
+            quota: Arc::default(),
             replaced: CancellationToken::new(),
         }))
     }
@@ -95,6 +99,7 @@ impl Principal {
         entry: &PrincipalEntry,
         credential: Credential,
         refusals: Arc<RefusalSample>,
+        quota: Arc<PrincipalQuota>,
     ) -> Self {
         Self(Arc::new(PrincipalFacts {
             name: entry.name.clone(),
@@ -103,6 +108,7 @@ impl Principal {
             owner: entry.binds_owner.then(|| Owner::from_store(&entry.name)),
             credential,
             refusals,
+            quota,
             replaced: CancellationToken::new(),
         }))
     }
@@ -128,16 +134,22 @@ impl Principal {
         &self.0.refusals
     }
 
-    /// Cancelled once its key or its certificate is no longer valid, or the principal has other rights.
+    /// What it may use, and what it uses.
+    pub(super) fn quota(&self) -> &PrincipalQuota {
+        &self.0.quota
+    }
+
+    /// Cancelled once its key or its certificate is no longer valid, or the principal has other rights or another quota.
     pub(in crate::http) fn replaced(&self) -> &CancellationToken {
         &self.0.replaced
     }
 
     fn is_equal_to(&self, other: &Self) -> bool {
-        self.is_same_sender_as(other) && self.rights() == other.rights()
+        let has_same_quota = self.0.quota.has_same_quota_as(&other.0.quota);
+        self.is_same_sender_as(other) && self.rights() == other.rights() && has_same_quota
     }
 
-    /// Whether both are the same but for their rights.
+    /// Whether both are the same but for their rights and their quota.
     fn is_same_sender_as(&self, other: &Self) -> bool {
         let facts = |it: &Self| (it.0.role, it.0.owner.is_some());
         self.name() == other.name() && facts(self) == facts(other)
@@ -185,15 +197,18 @@ impl KeyRing {
             let refusals = refusals_of(role.name());
             new.push((key.clone(), Principal::of_role(role, key, refusals)));
         }
+        let quotas = self.quotas();
         for entry in principals {
             let refusals = refusals_of(&entry.name);
+            let quota = PrincipalQuota::of(&entry.quota, quotas.get(&entry.name));
             let keys = entry.keys.iter().copied().map(Credential::Key);
             let names = entry.certificates.iter().cloned();
             new.extend(
                 keys.chain(names.map(Credential::Certificate))
                     .map(|credential| {
-                        let refusals = Arc::clone(&refusals);
-                        let principal = Principal::of_entry(entry, credential.clone(), refusals);
+                        let (refusals, quota) = (Arc::clone(&refusals), Arc::clone(&quota));
+                        let principal =
+                            Principal::of_entry(entry, credential.clone(), refusals, quota);
                         (credential, principal)
                     }),
             );
@@ -226,6 +241,17 @@ impl KeyRing {
             (principal.name().to_owned(), refusals)
         });
         refusals.collect()
+    }
+
+    /// The quota of each principal, with what it uses, by its name.
+    fn quotas(&self) -> HashMap<String, Arc<PrincipalQuota>> {
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        let quotas = principals.values().map(|principal| {
+            let quota = Arc::clone(&principal.0.quota);
+            (principal.name().to_owned(), quota)
+        });
+        quotas.collect()
     }
 
     /// The principal with this key, if it is valid. It is looked up by its hash, which a client cannot choose: so the time

@@ -61,10 +61,11 @@ pub(in crate::http) async fn acquire(
         RouteForm::Single => &ACQUIRE_FIELDS,
         RouteForm::Multi => &ACQUIRE_SEVERAL_FIELDS,
     };
-    let bounds = &app.settings().bounds;
-    let mut acquire_request = acquire_request(names, token, fields, known, bounds)?;
+    let mut acquire_request =
+        acquire_request(names, token, fields, known, &app.bounds(&requester))?;
     let claim = &mut acquire_request.claim;
     app.permit(&requester, Verb::Acquire, &claim.names)?;
+    requester.permit_size(claim)?;
     claim.owner = requester.owner(mem::take(&mut claim.owner));
     if format.media_type == EVENT_STREAM {
         return match route_form {

@@ -17,7 +17,7 @@ use crate::http::wire::{GrantView, GrantsView};
 use crate::service::UnclaimedLease;
 
 /// The most headers that a response has, including the common ones, so that the map never reallocates.
-const HEADERS_MAX: usize = 9;
+const HEADERS_MAX: usize = 11;
 
 /// The format of the response to an acquire.
 pub(super) struct Format {

@@ -81,7 +81,7 @@ pub(in crate::http) async fn terraform(
     let name = lock_name(request.uri().path())?;
     let version = request.version();
     let (fields, body, requester) = UnreadRequest::of(request)?.query_and_body(&app).await?;
-    let options = Options::of(fields, &app.settings().bounds)?;
+    let options = Options::of(fields, &app.bounds(&requester))?;
     if !is_lock {
         return unlock(&app, requester, name, &body).await;
     }
@@ -128,6 +128,7 @@ async fn lock(
         metadata: Some(Metadata::from_json_object(&text)?),
         ..Claim::plain(name.into(), token, options.ttl)
     });
+    requester.permit_size(&claim)?;
     let operation = Operation::Acquire {
         claim: &claim,
         waits: !options.wait.is_zero(),

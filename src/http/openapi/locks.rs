@@ -22,7 +22,7 @@ const WRITTEN: &str =
     "\n\n```text\nid: 1767225630000000\nevent: released\ndata: {\"name\":\"orders/42\",…}\n\n```";
 pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 /// The codes of a refused acquire.
-pub(super) const REFUSED: [Code; 12] = [
+pub(super) const REFUSED: [Code; 13] = [
     Code::InvalidName,
     Code::ClaimEnded,
     Code::ClaimMismatch,
@@ -32,6 +32,7 @@ pub(super) const REFUSED: [Code; 12] = [
     Code::LockCooling,
     Code::WaitTimeout,
     Code::TooManyWaiters,
+    Code::QuotaExceeded,
     Code::Draining,
     Code::Recovering,
     Code::StoreFull,
@@ -173,6 +174,7 @@ fn reading(operation: OperationBuilder, responses: ResponsesBuilder) -> Operatio
         Code::TokenInQuery,
         Code::Unauthorized,
         Code::Forbidden,
+        Code::QuotaExceeded,
         Code::RateLimited,
     ];
     operation
@@ -186,7 +188,7 @@ fn list() -> OperationBuilder {
         "200",
         of::<LockPage<'_>>("One page, in the order of names.", Some(example)),
     );
-    let codes = OF_EVERY_LOCK_ROUTE.into_iter().chain(OF_THE_SERVICE);
+    let codes = of_reading_many();
     of_locks("list_locks", "List locks that are held or waited for")
         .description(Some(
             "No lock is listed twice, and every lock that is held or waited for during the whole listing is listed. \
@@ -293,7 +295,7 @@ fn events_head() -> OperationBuilder {
 }
 
 fn watching(operation: OperationBuilder, stream: ResponseBuilder) -> OperationBuilder {
-    let codes = OF_EVERY_LOCK_ROUTE.into_iter().chain(OF_THE_SERVICE);
+    let codes = of_reading_many();
     operation
         .parameters(Some(fields::query(&EVENTS_FIELDS)))
         .responses(refusals(
@@ -314,6 +316,12 @@ fn grant(description: &str) -> ResponseBuilder {
         description,
         Some(grant_example("orders/42")),
     ))
+}
+
+/// The codes of a request that reads many locks.
+fn of_reading_many() -> impl Iterator<Item = Code> {
+    let codes = OF_EVERY_LOCK_ROUTE.into_iter().chain(OF_THE_SERVICE);
+    codes.chain([Code::QuotaExceeded])
 }
 
 /// The given codes, and those of every request on locks that may have a body.

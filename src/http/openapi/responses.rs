@@ -153,6 +153,15 @@ fn refusal(codes: &[Code]) -> Response {
         let seconds = number_header("When to try again, in seconds.");
         response = response.header("Retry-After", seconds);
     }
+    if codes.contains(&Code::QuotaExceeded) {
+        let policy = header(
+            "The quota of requests of the principal, if it has one: `q` at once, which take `w` seconds to come back.",
+        );
+        let left = header("What is left of it: `r` requests now, and all of them in `t` seconds.");
+        response = response
+            .header("RateLimit-Policy", policy)
+            .header("RateLimit", left);
+    }
     let have_token = [
         Code::WaitTimeout,
         Code::Draining,
@@ -220,6 +229,9 @@ fn members_of(code: Code) -> Value {
         "claim_ended" => json!({"ended": "released"}),
         "lease_evicted" => json!({"reason": "maintenance"}),
         "store_unavailable" => json!({"outcome": "unknown", "retry_after_ms": 1_000}),
+        "quota_exceeded" => json!({
+            "quota": "requests_per_second", "outcome": "nothing_done", "retry_after_ms": 20,
+        }),
         "rate_limited" | "overloaded" => {
             json!({"outcome": "nothing_done", "retry_after_ms": 1_000})
         }

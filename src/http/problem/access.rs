@@ -1,10 +1,16 @@
-//! Refusals because of the sender of a request or its request rate. `auth` decides who the sender is.
+//! Refusals because of the sender of a request, its request rate or its quota. `auth` decides who the sender is.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use super::body::ProblemOutcome;
 use super::{Code, Problem};
+use crate::domain::LockName;
+use crate::http::auth::RateLimit;
+use crate::limits::BucketEmpty;
+
+/// The quota of requests, as the keys file names it.
+const REQUESTS_QUOTA: &str = "requests_per_second";
 
 /// The reason to refuse a request because of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +75,39 @@ impl Problem {
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self::new(Code::Forbidden, detail).refused_for(reason)
+    }
+
+    /// The principal sends more requests than its quota permits.
+    pub(in crate::http) fn too_many_requests(principal: &str, empty: BucketEmpty) -> Self {
+        let detail = format!(
+            "the principal {principal} has used up its requests: {} at once, and {} per second on this process; renewals and \
+             releases do not count",
+            empty.rate.burst, empty.rate.per_second
+        );
+        let mut refusal = Self::over_quota(REQUESTS_QUOTA, detail).retry_after(empty.retry_in);
+        refusal.0.rate_limit = Some(RateLimit(empty.into()));
+        refusal
+    }
+
+    /// The principal has used up the quota of this name in the keys file.
+    pub(super) fn over_quota(quota: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        let mut refusal = Self::new(Code::QuotaExceeded, detail);
+        refusal.0.extras.quota = Some(quota);
+        refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
+        refusal
+    }
+
+    /// The name of a lock is longer than the principal may use.
+    pub(in crate::http) fn name_over_quota(
+        principal: &str,
+        name: &LockName,
+        bytes_max: usize,
+    ) -> Self {
+        let detail = format!(
+            "{name} has {} bytes; the principal {principal} may use names of at most {bytes_max}",
+            name.as_str().len()
+        );
+        Self::new(Code::InvalidName, detail)
     }
 
     /// The reason, if it was refused because of its sender.

@@ -202,6 +202,10 @@ pub(in crate::http) struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = ProblemOutcome)]
     pub(super) outcome: Option<ProblemOutcome>,
+    /// The quota of the principal that is used up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String)]
+    pub(super) quota: Option<&'static str>,
     /// The token of the claim, to repeat the request with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Uuid)]

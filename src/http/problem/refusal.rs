@@ -106,7 +106,7 @@ impl Problem {
         refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
-    /// This process has its maximum number of waiters, in all or of one peer.
+    /// This process has its maximum number of waiters, in all, of one peer or of one principal.
     pub(in crate::http) fn too_many_waiters(full: QueueFull) -> Self {
         let refusal = match full {
             QueueFull::Process { waiters } => Self::new(
@@ -114,6 +114,11 @@ impl Problem {
                 format!(
                     "this process has its maximum of {waiters} waiters; a claim counts once for each of its locks"
                 ),
+            ),
+            QueueFull::Principal => Self::over_quota(
+                "waiters_max",
+                "the principal has as many waiters on this process as its quota permits; a claim counts once for each of its \
+                 locks",
             ),
             QueueFull::Peer => Self::new(
                 Code::TooManyWaiters,
@@ -139,6 +144,9 @@ impl Problem {
                 Code::RateLimited,
                 "this address has reached its limit of requests in flight",
             ),
+            Limit::RequestRatePerPrincipal | Limit::WaitersPerPrincipal => {
+                (Code::QuotaExceeded, "this principal has used up its quota")
+            }
             Limit::AnswerBytesPerPeer => (
                 Code::RateLimited,
                 "this address has reached its limit of unread response bytes",

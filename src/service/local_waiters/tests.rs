@@ -20,7 +20,9 @@ fn claim(name: &str) -> Arc<Claim> {
 async fn a_waiter_dequeued_early_passes_its_reservation_to_the_next() {
     let waiters = LocalWaiters::new(HOUR, 10);
     let queued = [1, 2].map(|sequence| {
-        let waiter = waiters.enter(&claim("a"), None).expect("there is room");
+        let waiter = waiters
+            .enter(&claim("a"), None, None)
+            .expect("there is room");
         waiters.enqueue(&waiter, QueuePlace::Arriving, sequence, Instant::now());
         waiter
     });

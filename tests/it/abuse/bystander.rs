@@ -88,7 +88,7 @@ impl Bystander {
     }
 }
 
-fn p99(cycles: &mut [Duration]) -> Duration {
+pub(super) fn p99(cycles: &mut [Duration]) -> Duration {
     cycles.sort_unstable();
     cycles[(cycles.len() - 1) * 99 / 100]
 }

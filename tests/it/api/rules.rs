@@ -2,6 +2,7 @@
 
 mod audited;
 mod changes;
+mod quotas;
 
 use leasehold::config::{KeyHash, KeysFile};
 use leasehold::http::{Access, Failures, KeyRing, Role};

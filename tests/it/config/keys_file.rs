@@ -11,7 +11,7 @@ fn hash(key: &str) -> String {
     KeyHash::of(key.as_bytes()).to_string()
 }
 
-fn principal(name: &str, key: &str, rest: &str) -> String {
+pub(super) fn principal(name: &str, key: &str, rest: &str) -> String {
     format!("[principals.{name}]\nkeys = [\"{}\"]\n{rest}\n", hash(key))
 }
 
@@ -118,7 +118,7 @@ fn a_name_that_no_certificate_can_have_is_refused_with_its_line() {
 
 /// The beginning of each complaint about a file, without the path.
 #[track_caller]
-fn assert_complaints(expected: &[(String, &str)]) {
+pub(super) fn assert_complaints(expected: &[(String, &str)]) {
     for (text, expected) in expected {
         let complaint = complaint_about(text);
         assert!(

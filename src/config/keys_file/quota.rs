@@ -1,0 +1,104 @@
+//! Quotas: how much of the service a principal may use. `http` enforces them; what is not in a quota has only the limits
+//! of the service.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::tables::Section;
+use crate::config::error::ConfigError;
+use crate::domain::{LockName, Metadata, duration};
+
+/// No process answers more requests in a second, and no more fit into a burst.
+const REQUESTS_MAX: u32 = 1_000_000;
+/// The largest number of waiters that a process can be configured for.
+const WAITERS_MAX: u32 = 10_000_000;
+
+const REQUESTS_PER_SECOND: &str = "requests_per_second";
+const REQUESTS_BURST: &str = "requests_burst";
+const WAITERS: &str = "waiters_max";
+const TTL: &str = "ttl_max";
+const NAME_BYTES: &str = "name_bytes_max";
+const METADATA_BYTES: &str = "metadata_bytes_max";
+
+/// How much of the service a principal may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// How fast its requests may come, without renewals and releases, which are never refused for it.
+    pub requests: Option<RequestRate>,
+    /// How many places in queues its waiting claims may have on one process.
+    pub waiters_max: Option<usize>,
+    /// The longest TTL, and the longest `min_hold`.
+    pub ttl_max: Option<Duration>,
+    /// The longest name of a lock, in bytes.
+    pub name_bytes_max: Option<usize>,
+    /// The longest metadata of a claim, in bytes.
+    pub metadata_bytes_max: Option<usize>,
+}
+
+/// How fast requests may come to one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestRate {
+    /// How many per second, in the long run.
+    pub per_second: NonZeroU32,
+    /// How many at once, after a pause.
+    pub burst: NonZeroU32,
+}
+
+impl Quota {
+    /// Takes what the table does not have from `default`.
+    pub(super) fn parse(table: &Section<'_>, default: &Self) -> Result<Self, ConfigError> {
+        table.has_only(&[
+            REQUESTS_PER_SECOND,
+            REQUESTS_BURST,
+            WAITERS,
+            TTL,
+            NAME_BYTES,
+            METADATA_BYTES,
+        ])?;
+        let bytes = |key, max: usize| {
+            let max = u32::try_from(max).expect("it is a length of some kilobytes");
+            count(table, key, max)
+        };
+        Ok(Self {
+            requests: rate(table)?.or(default.requests),
+            waiters_max: count(table, WAITERS, WAITERS_MAX)?.or(default.waiters_max),
+            ttl_max: ttl(table)?.or(default.ttl_max),
+            name_bytes_max: bytes(NAME_BYTES, LockName::BYTES_MAX)?.or(default.name_bytes_max),
+            metadata_bytes_max: bytes(METADATA_BYTES, Metadata::BYTES_MAX)?
+                .or(default.metadata_bytes_max),
+        })
+    }
+}
+
+fn count(table: &Section<'_>, key: &str, max: u32) -> Result<Option<usize>, ConfigError> {
+    let number = table.number(key, max)?;
+    Ok(number.map(|number| number.get() as usize))
+}
+
+/// A burst belongs to the rate beside it: that of another table may be far too large for this rate, or too small.
+fn rate(table: &Section<'_>) -> Result<Option<RequestRate>, ConfigError> {
+    let burst = table.number(REQUESTS_BURST, REQUESTS_MAX)?;
+    match table.number(REQUESTS_PER_SECOND, REQUESTS_MAX)? {
+        Some(per_second) => Ok(Some(RequestRate {
+            per_second,
+            burst: burst.unwrap_or(per_second),
+        })),
+        None if burst.is_some() => {
+            let problem = format!("has no meaning without {REQUESTS_PER_SECOND} beside it");
+            Err(table.invalid(REQUESTS_BURST, problem))
+        }
+        None => Ok(None),
+    }
+}
+
+fn ttl(table: &Section<'_>) -> Result<Option<Duration>, ConfigError> {
+    let Some((text, offset)) = table.text(TTL)? else {
+        return Ok(None);
+    };
+    let invalid = |problem: String| table.invalid_at(offset, TTL, problem);
+    let ttl = duration::parse(text).map_err(|error| invalid(error.to_string()))?;
+    if ttl.is_zero() {
+        return Err(invalid("0s leaves no lease; use 100ms or more".to_owned()));
+    }
+    Ok(Some(ttl))
+}

@@ -1,0 +1,163 @@
+//! The quotas of principals, enforced. A request is counted before its body is read, so a refusal costs little. Renewals
+//! and releases are never refused here: a client that cannot send them loses a lock, or blocks it for others. They have
+//! limits of their own, in [`admission`](crate::http::admission).
+//!
+//! What is counted is counted by each process for itself, so a principal that uses three processes may have three times as
+//! much. Locks that are held are not counted: only the store knows them all, and keeps no count by principal.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use axum::response::Response;
+
+use super::Principal;
+use crate::config::Quota;
+use crate::domain::{Bounds, Claim, Metadata};
+use crate::http::app::App;
+use crate::http::problem::Problem;
+use crate::http::requester::Requester;
+use crate::limits::{BucketLevel, Budget, Limit, RequestBucket};
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// What a principal may use, and what it uses now. All its credentials share it, and it outlives changes of other things
+/// in the keys file: otherwise each change would fill the bucket.
+#[derive(Debug, Default)]
+pub(super) struct PrincipalQuota {
+    quota: Quota,
+    requests: Option<RequestBucket>,
+    places: Option<Budget>,
+}
+
+impl PrincipalQuota {
+    pub(super) fn new(quota: &Quota) -> Self {
+        Self {
+            requests: quota.requests.map(RequestBucket::new),
+            places: quota.waiters_max.map(Budget::new),
+            quota: quota.clone(),
+        }
+    }
+
+    /// Whether both permit the same.
+    pub(super) fn has_same_quota_as(&self, other: &Self) -> bool {
+        self.quota == other.quota
+    }
+
+    /// What `known` is, if it is of the same quota, else a new one.
+    pub(super) fn of(quota: &Quota, known: Option<&Arc<Self>>) -> Arc<Self> {
+        match known {
+            Some(known) if known.quota == *quota => Arc::clone(known),
+            Some(_) | None => Arc::new(Self::new(quota)),
+        }
+    }
+}
+
+impl App {
+    /// Counts a request of this principal. Returns what is left of its quota of requests, if it has one and the request
+    /// counts.
+    pub(super) fn count_request(
+        &self,
+        principal: &Principal,
+        method: &Method,
+    ) -> Result<Option<BucketLevel>, Problem> {
+        let Some(bucket) = principal
+            .quota()
+            .requests
+            .as_ref()
+            .filter(|_| counts(method))
+        else {
+            return Ok(None);
+        };
+        bucket.take().map(Some).map_err(|empty| {
+            self.refusals().count(Limit::RequestRatePerPrincipal);
+            Problem::too_many_requests(principal.name(), empty)
+        })
+    }
+
+    /// The bounds of a claim of this sender.
+    pub(in crate::http) fn bounds(&self, requester: &Requester) -> Cow<'_, Bounds> {
+        let bounds = &self.settings().bounds;
+        match requester.quota().and_then(|quota| quota.ttl_max) {
+            Some(ttl_max) => Cow::Owned(bounds.with_ttl_at_most(ttl_max)),
+            None => Cow::Borrowed(bounds),
+        }
+    }
+}
+
+impl Requester {
+    fn quota(&self) -> Option<&Quota> {
+        Some(&self.principal.as_ref()?.quota().quota)
+    }
+
+    /// The places in queues that its principal may have; `None` if they are not limited.
+    pub(in crate::http) fn places(&self) -> Option<&Budget> {
+        self.principal.as_ref()?.quota().places.as_ref()
+    }
+
+    /// Checks the length of what the store would keep for a claim of this sender.
+    pub(in crate::http) fn permit_size(&self, claim: &Claim) -> Result<(), Problem> {
+        let Some((principal, quota)) = self.principal.as_ref().zip(self.quota()) else {
+            return Ok(());
+        };
+        if let Some(bytes_max) = quota.name_bytes_max {
+            let mut names = claim.names.iter();
+            if let Some(name) = names.find(|name| name.as_str().len() > bytes_max) {
+                return Err(Problem::name_over_quota(principal.name(), name, bytes_max));
+            }
+        }
+        let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
+        match quota.metadata_bytes_max {
+            Some(bytes_max) if metadata.len() > bytes_max => Err(Problem::field(
+                "metadata",
+                format!(
+                    "{} bytes are too many; the principal {} may send at most {bytes_max}",
+                    metadata.len(),
+                    principal.name()
+                ),
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Whether a request with this method takes from the quota of requests: all but renewals and releases. An eviction is a
+/// release by its method, and needs a right of its own.
+fn counts(method: &Method) -> bool {
+    let is_release = *method == Method::DELETE || method.as_str() == "UNLOCK";
+    !is_release && *method != Method::PUT
+}
+
+/// What is left of the quota, passed from the check of the key to the headers of the response.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::http) struct RateLimit(pub(in crate::http) BucketLevel);
+
+impl RateLimit {
+    /// That of a request whose key has been checked.
+    pub(in crate::http) fn of(request: &Request) -> Option<Self> {
+        request.extensions().get::<Requester>()?.rate_limit
+    }
+
+    /// Adds itself to the response for the outermost layer.
+    pub(in crate::http) fn attach_to(self, response: &mut Response) {
+        response.extensions_mut().insert(self);
+    }
+
+    /// Adds the headers of draft-ietf-httpapi-ratelimit-headers-10: the policy that is in force, and what is left of it.
+    pub(in crate::http) fn write(self, headers: &mut HeaderMap) {
+        let Self(level) = self;
+        let (burst, per_second) = (level.rate.burst.get(), level.rate.per_second.get());
+        let window_seconds = burst.div_ceil(per_second);
+        let full_in = level.full_in();
+        let full_in_seconds = full_in.as_secs() + u64::from(full_in.subsec_nanos() > 0);
+        let remaining = level.remaining;
+        let policy = format!("\"requests\";q={burst};w={window_seconds}");
+        let limit = format!("\"requests\";r={remaining};t={full_in_seconds}");
+        for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, limit)] {
+            let value = HeaderValue::try_from(value).expect("it is printable ASCII");
+            headers.insert(name, value);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What the server accepts connections on: a TCP port, or a Unix socket. Who may connect, and how often, is not known here.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::{fs, process};
+
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+use super::peer::PeerAddress;
+use crate::config::ListenAddress;
+
+/// About how many bytes of answers the system buffers for one connection whose peer does not read. By default it
+/// buffers megabytes, which no limit of this process counts.
+const SEND_BUFFER: u32 = 128 * 1024;
+
+/// How many connections may wait to be accepted: as many as the system allows (`net.core.somaxconn`), which lowers this.
+/// With the usual 128, many of the clients that reconnect at once when a process is replaced would be dropped without
+/// notice, and retry a second later.
+const BACKLOG: i32 = i32::MAX;
+
+/// A bound listener.
+pub(super) enum BoundListener {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// A connection that can be moved to another runtime.
+pub(super) enum AcceptedStream {
+    Tcp(std::net::TcpStream),
+    Unix(StdUnixStream),
+}
+
+/// The file of a Unix socket, which is removed with its listener.
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// So that the socket of a process that has replaced this one is not removed.
+    inode: u64,
+}
+
+impl BoundListener {
+    /// Listens on the address. A Unix socket has the permissions `mode`.
+    pub(super) fn bind(address: &ListenAddress, mode: u32) -> io::Result<Self> {
+        match address {
+            ListenAddress::Tcp(address) => bind_tcp(*address).map(Self::Tcp),
+            ListenAddress::Unix(path) => {
+                let (listener, file) = bind_unix(path, mode)?;
+                Ok(Self::Unix(listener, file))
+            }
+        }
+    }
+
+    /// The address that was bound, with the port that the system chose for port 0.
+    pub(super) fn address(&self) -> io::Result<ListenAddress> {
+        Ok(match self {
+            Self::Tcp(listener) => ListenAddress::Tcp(listener.local_addr()?),
+            Self::Unix(_, file) => ListenAddress::Unix(file.path.clone()),
+        })
+    }
+
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: a connection not yet accepted stays in the system's queue.
+    pub(super) async fn accept(&self) -> io::Result<(Connected, PeerAddress)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                Ok((Connected::Tcp(stream), PeerAddress::Tcp(address)))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                let user = stream.peer_cred()?.uid();
+                Ok((Connected::Unix(stream), PeerAddress::Unix { user }))
+            }
+        }
+    }
+}
+
+/// A connection that was accepted, and may be closed at once.
+pub(super) enum Connected {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Connected {
+    /// The connection, to be served.
+    pub(super) fn prepared(self) -> io::Result<AcceptedStream> {
+        Ok(match self {
+            Self::Tcp(stream) => {
+                // Answers are small and complete, so waiting to fill a packet would only delay them.
+                stream.set_nodelay(true)?;
+                AcceptedStream::Tcp(stream.into_std()?)
+            }
+            Self::Unix(stream) => {
+                // Unlike those of TCP, accepted sockets do not inherit it.
+                SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER as usize)?;
+                AcceptedStream::Unix(stream.into_std()?)
+            }
+        })
+    }
+}
+
+/// As [`TcpListener::bind`], with a longer backlog.
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A restarted process can bind the port while connections of the former process are still closing.
+    socket.set_reuseaddr(true)?;
+    // Accepted sockets inherit it.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG.unsigned_abs())
+}
+
+/// Binds another name and renames it: so the socket has its permissions before anybody can connect, and replaces one that
+/// a dead process has left in one step.
+fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    refuse_if_used(path)?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", process::id()));
+    let temporary = PathBuf::from(temporary);
+    let bound = bind_name(&temporary, mode).and_then(|(socket, inode)| {
+        fs::rename(&temporary, path)?;
+        Ok((socket, inode))
+    });
+    let (socket, inode) = bound.inspect_err(|_| {
+        // What was not made is not there.
+        let _ = fs::remove_file(&temporary);
+    })?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        inode,
+    };
+    Ok((UnixListener::from_std(socket.into())?, file))
+}
+
+fn bind_name(path: &Path, mode: u32) -> io::Result<(Socket, u64)> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    socket.listen(BACKLOG)?;
+    let inode = fs::symlink_metadata(path)?.ino();
+    Ok((socket, inode))
+}
+
+/// A socket on which a process listens stays its own, and what is no socket stays as it is.
+fn refuse_if_used(path: &Path) -> io::Result<()> {
+    let is_socket = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata.file_type().is_socket(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !is_socket {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the file exists and is no socket",
+        ));
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A process that accepts nothing would let a connection wait.
+    socket.set_nonblocking(true)?;
+    let connected = socket.connect(&SockAddr::unix(path)?);
+    match connected.as_ref().map_err(io::Error::kind) {
+        Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => Ok(()),
+        Err(io::ErrorKind::PermissionDenied) => connected,
+        // A process listens there, or its queue is full.
+        Ok(()) | Err(_) => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_own = fs::symlink_metadata(&self.path).is_ok_and(|it| it.ino() == self.inode);
+        if is_own {
+            // One that stays is replaced by the next process.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

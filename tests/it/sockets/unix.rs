@@ -1,0 +1,140 @@
+//! A Unix socket: who may connect, whose file it is, and that commands and clients speak over it.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use axum::Router;
+use leasehold::config::{ListenAddress, ServerConfig};
+use leasehold::server::{Peer, Server, Workers};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+use super::config;
+use crate::process::{Serving, leasehold, output};
+use crate::support::eventually;
+
+/// A directory, and the path of a socket in it.
+fn place() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("leasehold.sock");
+    (directory, path)
+}
+
+fn bind(path: &Path) -> std::io::Result<Server> {
+    let config = ServerConfig {
+        socket_mode: 0o600,
+        ..config()
+    };
+    Server::bind(&config, ListenAddress::Unix(path.to_owned()))
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
+async fn ask(path: &Path) -> String {
+    let mut stream = UnixStream::connect(path).await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_request_over_a_unix_socket_is_that_of_a_user() {
+    let (_directory, path) = place();
+    let server = bind(&path).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let app = Router::new().fallback(async |request: axum::extract::Request| {
+        let peer: &Peer = request.extensions().get().expect("the peer is there");
+        peer.address().to_string()
+    });
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let served = tokio::spawn(server.run(app, Workers::here(), async {
+        let _ = stopped.await;
+    }));
+    let user = nix::unistd::getuid();
+    let answer = ask(&path).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.ends_with(&format!("unix:uid={user}")), "{answer}");
+    stop.send(()).unwrap();
+    served.await.unwrap();
+    assert!(!path.exists(), "the file is removed");
+}
+
+/// Over TCP the first bytes are peeked at, which a Unix socket cannot do.
+#[tokio::test]
+async fn a_unix_socket_speaks_http2_without_tls_too() {
+    let (_directory, path) = place();
+    let server = bind(&path).unwrap();
+    tokio::spawn(server.run(Router::new(), Workers::here(), std::future::pending()));
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    // In two pieces, of which the first could be the beginning of a method.
+    stream.write_all(b"PRI * HTTP/2.0").await.unwrap();
+    stream.flush().await.unwrap();
+    let settings = b"\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    stream.write_all(settings).await.unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(head[3], 4, "a frame of settings");
+}
+
+#[tokio::test]
+async fn the_socket_of_a_dead_process_is_replaced_and_that_of_another_one_is_not() {
+    let (_directory, path) = place();
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(is_socket(&path), "it outlives its process");
+    let server = bind(&path).unwrap();
+    let error = bind(&path).err().expect("a process listens there");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(server);
+    assert!(!path.exists());
+    bind(&path).expect("it is free again");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_socket_stays_as_it_is() {
+    let (_directory, path) = place();
+    std::fs::write(&path, "important").unwrap();
+    let error = bind(&path).err().expect("there is a file");
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "important");
+    let others = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+    assert_eq!(others, 1, "nothing else is left there");
+}
+
+#[tokio::test]
+async fn commands_and_probes_reach_a_service_over_its_socket() {
+    let (_directory, path) = place();
+    let address = format!("unix:{}", path.display());
+    let mut serving = Serving::start_on(&address, leasehold(&[]), &["--server-drain-delay", "0s"]);
+    assert_eq!(serving.url, address);
+    let healthy = output(&["healthcheck", "--listen", &address]);
+    assert!(healthy.status.success(), "{healthy:?}");
+    let healthy = output(&["healthcheck", "--url", &address]);
+    assert!(healthy.status.success(), "{healthy:?}");
+    let held = output(&["acquire", "--url", &address, "backup", "--ttl", "1m"]);
+    assert!(held.status.success(), "{held:?}");
+    let listed = output(&["ls", "--url", &address]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("backup"), "{listed}");
+    serving.signal(Signal::SIGTERM);
+    assert!(serving.wait().success());
+    eventually("the file is removed", async || {
+        (!path.exists()).then_some(())
+    })
+    .await;
+    let refused = output(&["healthcheck", "--url", &address]);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        error.contains(&format!("{address} cannot be reached")),
+        "{error}"
+    );
+}
