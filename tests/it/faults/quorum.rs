@@ -2,6 +2,7 @@
 //! majority nothing is granted. How each kind of failure is survived, whichever nodes it strikes, is in `minorities`.
 
 mod addresses;
+mod listing;
 mod minorities;
 
 use std::sync::Arc;
