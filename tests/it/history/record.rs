@@ -22,6 +22,8 @@ pub(super) struct History {
     pub(super) outages: Vec<Outage>,
     /// How the clock of Redis was changed.
     pub(super) clock_steps: Vec<ClockStep>,
+    /// When nodes of a quorum did not answer any process.
+    pub(super) absences: Vec<Absence>,
     /// The locks that were still held, closed or waited for when every lease must have ended.
     pub(super) left_over: Vec<String>,
     /// The time bounds of the run.
@@ -217,12 +219,24 @@ pub(super) enum Effect {
     Away,
     /// The same, and Redis loses data.
     Loss,
+    /// A minority of the nodes of a quorum is away, or has lost its data or its time. Leases and places stay where they
+    /// are, but a request may find too few nodes that know its lease.
+    Minority,
     /// New claims are refused; everything else works.
     Full,
     /// Everything works, a little slower.
     Slower,
     /// The whole machine stood still, and the clients with it.
     Stall,
+}
+
+/// Some nodes of a quorum did not answer any process in this time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Absence {
+    pub(super) from: Micros,
+    pub(super) until: Micros,
+    /// Whether the others are a majority.
+    pub(super) is_minority: bool,
 }
 
 /// The clock of Redis was changed by this many microseconds between the two moments.

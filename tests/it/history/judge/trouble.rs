@@ -131,7 +131,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     && !is_release;
             !is_at_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Away | Effect::Loss => {
+                    Effect::Away | Effect::Loss | Effect::Minority => {
                         strikes_until(outage, outage.until + RECONNECTING, request, at)
                     }
                     // A release works when memory is full.
@@ -154,7 +154,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             });
             !is_after_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Loss => {
+                    Effect::Loss | Effect::Minority => {
                         let over = grace_end(evidence, outage.from, outage.until);
                         strikes_until(outage, over, request, at)
                     }
