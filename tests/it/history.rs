@@ -76,26 +76,6 @@ async fn a_short_history_on_a_redis_cluster_breaks_no_promise() {
     check("--seed 1 --seconds 15 --ttl-max 3 --store cluster --faults failover,reshard,flushall,pause-redis").await;
 }
 
-/// Faults of one node of a quorum at a time: without it all goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_short_history_on_a_quorum_with_a_troubled_minority_breaks_no_promise() {
-    let faults = "kill-redis,lose-redis,pause-redis,cut,clock";
-    check(&format!(
-        "--seed 1 --seconds 20 --ttl-max 2 --store quorum --persistence always --faults {faults}"
-    ))
-    .await;
-}
-
-/// Without a majority nothing is granted, and then all goes on. Nodes that keep nothing on disk are stopped.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_short_history_on_a_quorum_without_a_majority_breaks_no_promise() {
-    let faults = "majority,stall,kill-redis,flushall,kill-process";
-    check(&format!(
-        "--seed 1 --seconds 20 --ttl-max 2 --store quorum --persistence none --faults {faults}"
-    ))
-    .await;
-}
-
 /// The same in memory, where a process can only be paused. It covers streams with `min_hold` that are taken over, and
 /// streams that take over and are closed at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -200,6 +200,13 @@ impl<'a> Evidence<'a> {
         losses.into_iter().any(|(a, b)| a <= until && from <= b)
     }
 
+    /// Whether a lease may have been lost in this time, to its holder alone or to all.
+    fn may_lose_leases(&self, from: Micros, until: Micros) -> bool {
+        let minorities = self.outages_with(Effect::Minority);
+        let mut minorities = minorities.into_iter();
+        self.has_loss(from, until) || minorities.any(|(a, b)| a <= until && from <= b)
+    }
+
     /// The times of all outages with this effect.
     fn outages_with(&self, effect: Effect) -> Vec<(Micros, Micros)> {
         let outages = self.history.outages.iter();

@@ -41,6 +41,8 @@ pub(super) struct Bounds {
     pub(super) late: Micros,
     /// Whether the locks of a claim may be on several nodes, where they are granted and released one after the other.
     pub(super) is_partitioned: bool,
+    /// Whether a majority of nodes decides.
+    pub(super) is_quorum: bool,
 }
 
 impl Default for Bounds {
@@ -49,6 +51,7 @@ impl Default for Bounds {
             place_kept: 3 * SECOND,
             late: 250_000,
             is_partitioned: false,
+            is_quorum: false,
         }
     }
 }
@@ -219,8 +222,8 @@ pub(super) enum Effect {
     Away,
     /// The same, and Redis loses data.
     Loss,
-    /// A minority of the nodes of a quorum is away, or has lost its data or its time. Leases and places stay where they
-    /// are, but a request may find too few nodes that know its lease.
+    /// A minority of the nodes of a quorum is away, or has lost its data or its time. A lease that only a bare majority
+    /// was granted, because of contenders, may be lost to its holder. It is not granted to others.
     Minority,
     /// New claims are refused; everything else works.
     Full,

@@ -90,6 +90,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         place_kept: fleet::place_kept(),
         late: Bounds::default().late + BUSY,
         is_partitioned: matches!(options.backend, Backend::Cluster | Backend::Quorum),
+        is_quorum: options.backend == Backend::Quorum,
     });
     let (end_clients, clients_over) = watch::channel(false);
     let (end_observers, observers_over) = watch::channel(false);

@@ -89,11 +89,11 @@ async fn a_node_may_be_the_primary_that_sentinels_name() {
     replica.granted(&held).await;
     let before = next_fence(&replica, &contended).await;
     pair.primary.kill();
-    let during = next_fence(&replica, &rival(&contended)).await;
+    let during = next_fence(&replica, &lasting_for(TTL, rival(&contended))).await;
     pair.is_promoted().await;
     // The new primary waits for what it may have forgotten.
     all_vote(&replica, &[&held]).await;
-    let after = next_fence(&replica, &rival(&contended)).await;
+    let after = next_fence(&replica, &lasting_for(TTL, rival(&contended))).await;
     assert!(before < during && during < after);
     keep(&replica, &held).await;
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use leasehold::domain::Claim;
+use leasehold::store::NodeHealth;
 
 use super::{is_granted, keep, next_fence, process};
 use crate::faults::{Replica, lasting_for};
@@ -88,18 +89,19 @@ impl Nodes {
     }
 }
 
+fn is_ahead_by(expected: Duration, offset_ms: Option<i64>) -> bool {
+    let millis = |time: Duration| i64::try_from(time.as_millis()).expect("it is short");
+    offset_ms.is_some_and(|offset| (offset - millis(expected)).abs() < millis(STEP) / 2)
+}
+
 /// Waits until this process has noticed the failure of a node.
 async fn notices(replica: &Replica, held: &Claim, number: usize, failure: Failure) {
-    let offset_ms = |offset: Duration| i64::try_from(offset.as_millis()).expect("it is short");
-    let is_near = |actual: Option<i64>, expected: Duration| {
-        actual.is_some_and(|actual| (actual - offset_ms(expected)).abs() < offset_ms(STEP) / 2)
-    };
     eventually("the failure is noticed", async || {
         keep(replica, held).await;
         let node = replica.service.store_health().nodes.swap_remove(number);
         let is_noticed = match failure {
-            Failure::ClockAhead => is_near(node.clock_offset_ms, AHEAD + STEP),
-            Failure::ClockBehind => is_near(node.clock_offset_ms, AHEAD - STEP),
+            Failure::ClockAhead => is_ahead_by(AHEAD + STEP, node.clock_offset_ms),
+            Failure::ClockBehind => is_ahead_by(AHEAD - STEP, node.clock_offset_ms),
             Failure::Killed | Failure::Paused | Failure::Cut | Failure::Wiped => !node.votes,
         };
         is_noticed.then_some(())
@@ -126,10 +128,11 @@ async fn survives(failures: &[(usize, Failure)], nodes: &mut Nodes, replica: &Re
             }
         }
         for _ in 0..2 {
-            let fence = next_fence(replica, &rival(&contended)).await;
+            let next = lasting_for(TTL, rival(&contended));
+            let fence = next_fence(replica, &next).await;
             assert!(last < fence, "{last} then {fence} with {failures:?}");
             last = fence;
-            let answer = replica.acquire(&rival(&held)).await;
+            let answer = replica.acquire(&lasting_for(TTL, rival(&held))).await;
             assert!(!is_granted(&answer), "two hold it with {failures:?}");
             keep(replica, &held).await;
         }
@@ -137,10 +140,12 @@ async fn survives(failures: &[(usize, Failure)], nodes: &mut Nodes, replica: &Re
     for (number, failure) in failures {
         nodes.mend(*number, *failure).await;
     }
+    // A clock that was set again takes the vote away only when that is noticed.
     eventually("all nodes vote", async || {
         keep(replica, &held).await;
-        let nodes = replica.service.store_health().nodes;
-        nodes.iter().all(|node| node.votes).then_some(())
+        let mut nodes = replica.service.store_health().nodes.into_iter();
+        let is_well = |node: NodeHealth| node.votes && is_ahead_by(AHEAD, node.clock_offset_ms);
+        nodes.all(is_well).then_some(())
     })
     .await;
     replica
