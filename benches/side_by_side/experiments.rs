@@ -11,6 +11,7 @@ mod idle;
 mod instructions;
 mod locks;
 mod processes;
+mod quorum;
 mod redis_floor;
 mod redis_memory;
 mod run;
@@ -48,7 +49,7 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 15] = [
+pub(crate) const ALL: [(&str, Experiment); 16] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
     ("cpu_time", |plan| Box::pin(cpu_time::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
@@ -61,6 +62,7 @@ pub(crate) const ALL: [(&str, Experiment); 15] = [
     ("idle", |plan| Box::pin(idle::run(plan))),
     ("processes", |plan| Box::pin(processes::run(plan))),
     ("cluster", |plan| Box::pin(cluster::run(plan))),
+    ("quorum", |plan| Box::pin(quorum::run(plan))),
     ("file", |plan| Box::pin(file::run(plan))),
     ("connections", |plan| Box::pin(connections::run(plan))),
     ("run", |plan| Box::pin(run::run(plan))),

@@ -77,31 +77,17 @@ impl Served {
     pub(crate) async fn etcd(directory: TempDir) -> (Self, String) {
         let (client, peer) = (free_address(), free_address());
         let [client_url, peer_url] = [client, peer].map(|address| format!("http://{address}"));
-        let child = Command::new("etcd")
-            .args(["--log-level", "error", "--data-dir"])
-            .arg(directory.path())
-            .args([
-                "--listen-client-urls",
-                &client_url,
-                "--advertise-client-urls",
-                &client_url,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer_url,
-                "--initial-advertise-peer-urls",
-                &peer_url,
-            ])
-            .args(["--initial-cluster", &format!("default={peer_url}")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("etcd is installed (scripts/bench does it)");
-        let served = Self {
-            child,
-            address: client,
-            _directory: Some(directory),
-        };
+        let served = Self::etcd_member(
+            client,
+            directory,
+            &[
+                ("--listen-client-urls", &client_url),
+                ("--advertise-client-urls", &client_url),
+                ("--listen-peer-urls", &peer_url),
+                ("--initial-advertise-peer-urls", &peer_url),
+                ("--initial-cluster", &format!("default={peer_url}")),
+            ],
+        );
         for _ in 0..200 {
             if let Ok(answer) = served.post("/v3/lease/grant", r#"{"TTL":3600}"#).await
                 && let Some(lease) = answer.json()["ID"].as_str()
@@ -111,6 +97,27 @@ impl Served {
             sleep(Duration::from_millis(50)).await;
         }
         panic!("etcd does not grant a lease");
+    }
+
+    /// A process of etcd that serves clients at this address.
+    pub(crate) fn etcd_member(
+        client: SocketAddr,
+        directory: TempDir,
+        flags: &[(&str, &str)],
+    ) -> Self {
+        let child = Command::new("etcd")
+            .args(["--log-level", "error", "--data-dir"])
+            .arg(directory.path())
+            .args(flags.iter().flat_map(|(flag, value)| [*flag, *value]))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcd is installed (scripts/bench does it)");
+        Self {
+            child,
+            address: client,
+            _directory: Some(directory),
+        }
     }
 
     pub(crate) async fn post(&self, path: &str, body: &str) -> std::io::Result<Answer> {

@@ -11,6 +11,8 @@
 )]
 
 mod contestants;
+mod delay;
+mod etcd_cluster;
 mod experiments;
 #[path = "../../tests/it/waiters/http1.rs"]
 mod http1;
@@ -40,13 +42,13 @@ use report::Finding;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const HELP: &str = "\
-Measures the service beside others and prints a table. Takes about 25 minutes.
+Measures the service beside others and prints a table. Takes about 40 minutes.
 
 Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
-  --quick   about a minute for a first look: too short for figures to be quoted
+  --quick   a few minutes for a first look: too short for figures to be quoted
   --only    some of: throughput cpu_time cycles hand_over locks redis_memory waiters commands instructions
-            idle processes cluster file connections run
+            idle processes cluster quorum file connections run
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
             only for everything at full length";
 /// What stands around the figures on a page.

@@ -13,6 +13,7 @@ mod drift;
 mod follow_ups;
 mod health;
 mod holding;
+mod listing;
 mod merge;
 mod nodes;
 mod reading;
@@ -38,6 +39,7 @@ use crate::domain::{
 };
 use attempts::Attempts;
 pub use drift::Drift;
+use listing::Listings;
 use nodes::Nodes;
 use reports::{NodeListener, Reports};
 
@@ -53,6 +55,7 @@ struct Core {
     addresses: Vec<String>,
     drift: Drift,
     attempts: Attempts,
+    listings: Listings,
     reports: Arc<Reports>,
 }
 
@@ -73,6 +76,7 @@ impl QuorumStore {
             nodes: Nodes::new(nodes),
             drift,
             attempts: Attempts::default(),
+            listings: Listings::default(),
             reports,
         })
     }

@@ -110,11 +110,20 @@ impl Nodes {
         deadline: Instant,
         operation: &NodeOperation<T>,
     ) -> NodeAnswers<T> {
+        self.ask_each(deadline, |_, node| operation(node, deadline))
+    }
+
+    /// The same with an operation that differs by the number of the node.
+    pub(super) fn ask_each<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        operation: impl Fn(usize, NodeStore) -> BoxFuture<'static, StoreResult<T>>,
+    ) -> NodeAnswers<T> {
         let (sender, answers) = NodeAnswers::of(self.nodes.len());
         for (index, node) in self.nodes.iter().cloned().enumerate() {
-            let (sender, operation) = (sender.clone(), Arc::clone(operation));
+            let (sender, answer) = (sender.clone(), operation(index, node));
             tokio::spawn(async move {
-                let answer = answered_by(deadline, operation(node, deadline)).await;
+                let answer = answered_by(deadline, answer).await;
                 // The operation may have been decided without this node.
                 let _ = sender.send((index, answer));
             });

@@ -1,16 +1,14 @@
-//! Operations on locks rather than claims: inspect, list and evict.
+//! Operations on one lock rather than a claim: inspect and evict.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::Core;
-use super::drift::Drift;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
-use crate::domain::{Evicted, Listing, LockName, LockState, LockView, PageRoom, Queue};
-use crate::store::{Deadlines, ListQuery, StoreResult};
+use crate::domain::{Evicted, LockName, LockView};
+use crate::store::{Deadlines, StoreResult};
 
 impl Core {
     pub(super) async fn inspect(
@@ -39,28 +37,6 @@ impl Core {
         ))
     }
 
-    /// One page. Each node's page ends somewhere, so nothing is known of the names after the first of those ends.
-    pub(super) async fn list(
-        &self,
-        query: &ListQuery,
-        deadlines: Deadlines,
-    ) -> StoreResult<Listing> {
-        let of_node = ListQuery {
-            // It belongs to one node.
-            snapshot: None,
-            ..query.clone()
-        };
-        let operation: NodeOperation<Listing> = Arc::new(move |node, _| {
-            let query = of_node.clone();
-            Box::pin(async move { node.list(&query, deadlines).await })
-        });
-        let answers = self.nodes.ask(deadlines.end, &operation);
-        let pages = answers.until(deadlines.end, |_| false).await;
-        let pages = pages.of_majority(Effect::None)?;
-        let needed = merge::needed(self.nodes.all().len(), pages.len());
-        Ok(page(self.drift, needed, query, &pages))
-    }
-
     pub(super) async fn evict(
         &self,
         name: &LockName,
@@ -85,58 +61,4 @@ impl Core {
             is_complete: complete.count() >= majority,
         })
     }
-}
-
-/// The page that these pages make together.
-fn page(drift: Drift, needed: usize, query: &ListQuery, pages: &[Listing]) -> Listing {
-    let mut by_name: BTreeMap<&LockName, Vec<&LockView>> = BTreeMap::new();
-    for lock in pages.iter().flat_map(|page| &page.locks) {
-        by_name.entry(&lock.name).or_default().push(lock);
-    }
-    let ends = pages.iter().filter_map(|page| page.next_after.as_ref());
-    let end = ends.min();
-    let known = by_name
-        .into_iter()
-        .filter(|(name, _)| end.is_none_or(|end| *name <= end));
-    let listed = known.filter_map(|(name, views)| listed(drift, needed, pages.len(), name, views));
-    let mut room = PageRoom::for_locks(query.page_size);
-    let mut locks: Vec<LockView> = Vec::new();
-    for lock in listed {
-        if !room.take(&lock) {
-            let next_after = locks.last().map(|lock| lock.name.clone());
-            return Listing {
-                locks,
-                next_after,
-                snapshot: None,
-            };
-        }
-        locks.push(lock);
-    }
-    Listing {
-        locks,
-        next_after: end.cloned(),
-        snapshot: None,
-    }
-}
-
-/// A lock as it is listed; none if no majority has it.
-fn listed(
-    drift: Drift,
-    needed: usize,
-    pages: usize,
-    name: &LockName,
-    views: Vec<&LockView>,
-) -> Option<LockView> {
-    let absent = LockView {
-        name: name.clone(),
-        state: LockState::Free,
-        queue: Queue::default(),
-    };
-    let absent_at = pages - views.len();
-    let views = views
-        .into_iter()
-        .chain(std::iter::repeat_n(&absent, absent_at));
-    let lock = merge::view(drift, needed, name, &views.collect::<Vec<_>>());
-    let is_contended = matches!(lock.state, LockState::Held(_)) || lock.queue.length > 0;
-    is_contended.then_some(lock)
 }

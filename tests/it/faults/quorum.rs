@@ -1,5 +1,9 @@
 //! A quorum of three Redis: nodes that are killed, silent, slow or empty. Without a minority all goes on, and without a
-//! majority nothing is granted.
+//! majority nothing is granted. How each kind of failure is survived, whichever nodes it strikes, is in `minorities`.
+
+mod addresses;
+mod listing;
+mod minorities;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +57,18 @@ async fn next_fence(replica: &Replica, claim: &Claim) -> u64 {
     .await;
     eventually("it is released", async || replica.release(claim).await.ok()).await;
     fence
+}
+
+/// Renews the lease. A renewal may fail while nodes fail, but never says that the lease is lost.
+async fn keep(replica: &Replica, held: &Claim) {
+    eventually("the lease is renewed", async || {
+        match replica.renew(held).await {
+            Ok(Renewed::Extended(_)) => Some(()),
+            Ok(other) => panic!("it holds, but: {other:?}"),
+            Err(_) => None,
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -110,14 +126,7 @@ async fn nothing_is_granted_without_a_majority_and_all_goes_on_with_it() {
     for number in [0, 2] {
         servers[number].restart().await;
     }
-    eventually("the lease is renewed", async || {
-        match replica.renew(&held).await {
-            Ok(Renewed::Extended(_)) => Some(()),
-            Ok(other) => panic!("it holds, but: {other:?}"),
-            Err(_) => None,
-        }
-    })
-    .await;
+    keep(&replica, &held).await;
     next_fence(&replica, &rival(&refused)).await;
 }
 

@@ -5,7 +5,7 @@ mod valid;
 
 use super::judge::{Rule, judge};
 use super::record::{
-    Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND, WatchEntry,
+    Absence, Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND, WatchEntry,
 };
 use valid::{ANN, BEN, CID, DEE, EVA, FAY, MS, claim, granted, outage, refused, valid, view};
 
@@ -268,4 +268,23 @@ fn a_clock_that_jumps_ends_what_it_ends_and_no_more() {
     assert!(!is_rejected(60_000_000), "a jump by a minute ends it");
     assert!(is_rejected(1_000_000), "a jump by a second does not");
     assert!(is_rejected(-60_000_000), "a jump back does not, either");
+}
+
+#[test]
+fn a_grant_without_a_majority_and_none_with_one_are_rejected() {
+    let absent = |from: Micros, until: Micros, is_minority: bool| Absence {
+        from: from * MS,
+        until: until * MS,
+        is_minority,
+    };
+    assert_broken(Rule::NoMajority, |history| {
+        history.absences.push(absent(0, 10_000, false));
+    });
+    assert_broken(Rule::Standstill, |history| {
+        history.absences.push(absent(20_000, 24_000, true));
+    });
+    let mut history = valid();
+    history.absences = vec![absent(0, 10_000, true), absent(20_000, 24_000, false)];
+    let (found, _) = judge(&history);
+    assert!(found.is_empty(), "{found:#?}");
 }

@@ -4,6 +4,7 @@
 mod cluster;
 mod network;
 mod processes;
+mod quorum;
 mod redis;
 
 use std::collections::BTreeMap;
@@ -40,10 +41,11 @@ pub(super) enum Fault {
     LostPubSub,
     Failover,
     Reshard,
+    Majority,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 20] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::KillProcess,
         Self::PauseProcess,
         Self::LosePower,
@@ -64,6 +66,7 @@ impl Fault {
         Self::LostPubSub,
         Self::Failover,
         Self::Reshard,
+        Self::Majority,
     ];
 
     /// Its name on the command line, and its description.
@@ -109,7 +112,7 @@ impl Fault {
             ),
             Self::Clock => (
                 "clock",
-                "the clock of Redis steps by 1 s, 60 s or 1 h and back again",
+                "the clock of Redis steps by 1 s, 60 s or 1 h and back again, that of a node by 20 s",
             ),
             Self::ScriptFlush => ("script-flush", "Redis forgets the scripts, again and again"),
             Self::FullMemory => ("full-memory", "Redis has no memory left for a while"),
@@ -119,6 +122,10 @@ impl Fault {
                 "a primary of the cluster is killed, and its replica takes over",
             ),
             Self::Reshard => ("reshard", "slots move between the primaries of the cluster"),
+            Self::Majority => (
+                "majority",
+                "a majority of the nodes of the quorum is killed or stands still",
+            ),
         }
     }
 
@@ -133,7 +140,20 @@ impl Fault {
     /// Whether it is applicable to locks that are kept there.
     pub(super) fn strikes(self, backend: Backend) -> bool {
         match backend {
-            Backend::Redis => ![Self::LosePower, Self::Failover, Self::Reshard].contains(&self),
+            Backend::Redis => ![
+                Self::LosePower,
+                Self::Failover,
+                Self::Reshard,
+                Self::Majority,
+            ]
+            .contains(&self),
+            Backend::Quorum => ![
+                Self::LosePower,
+                Self::Failover,
+                Self::Reshard,
+                Self::Replaced,
+            ]
+            .contains(&self),
             Backend::Cluster => [
                 Self::KillProcess,
                 Self::PauseProcess,
@@ -171,18 +191,29 @@ pub(super) struct Nemesis<'a> {
     pub(super) recorder: Recorder,
     pub(super) chance: Chance,
     pub(super) effects: Effects,
+    /// The Redis that the current fault strikes.
+    node: usize,
+    /// The longest lease.
+    ttl_max: Duration,
     /// When data or a process were lost last. Not everything may be lost at once: then no process would know the
     /// leases.
     last_loss: Micros,
 }
 
 impl<'a> Nemesis<'a> {
-    pub(super) fn new(fleet: &'a mut Fleet, recorder: Recorder, chance: Chance) -> Self {
+    pub(super) fn new(
+        fleet: &'a mut Fleet,
+        recorder: Recorder,
+        chance: Chance,
+        ttl_max: Duration,
+    ) -> Self {
         Self {
             fleet,
             recorder,
             chance,
             effects: Effects::new(),
+            node: 0,
+            ttl_max,
             last_loss: 0,
         }
     }
@@ -190,7 +221,11 @@ impl<'a> Nemesis<'a> {
     /// Executes one fault from its beginning to its end.
     pub(super) async fn strike(&mut self, fault: Fault) {
         self.keep_a_memory(fault).await;
-        let struck = match fault {
+        if self.fleet.is_quorum() {
+            self.settle().await;
+            self.node = self.chance.index(self.fleet.stores.len());
+        }
+        let mut struck = match fault {
             Fault::KillProcess => self.kill_process().await,
             Fault::PauseProcess => self.pause_process().await,
             Fault::LosePower => self.lose_power().await,
@@ -203,6 +238,7 @@ impl<'a> Nemesis<'a> {
             Fault::FlushAll => self.flush_all().await,
             Fault::Failover => self.failover().await,
             Fault::Reshard => self.reshard().await,
+            Fault::Majority => self.majority().await,
             Fault::Replaced => self.replaced().await,
             Fault::Clock => self.clock().await,
             Fault::ScriptFlush => self.script_flush().await,
@@ -221,7 +257,9 @@ impl<'a> Nemesis<'a> {
         if struck.ends_process || struck.effect == Effect::Loss {
             self.last_loss = struck.until;
         }
-        if fault == Fault::Clock {
+        if self.fleet.is_quorum() {
+            struck.effect = quorum::effect(fault, struck.effect);
+        } else if fault == Fault::Clock {
             // A clock step is not an outage; it is recorded separately.
             return;
         }
@@ -246,6 +284,7 @@ impl<'a> Nemesis<'a> {
             | Fault::FlushAll
             | Fault::Replaced
             | Fault::Failover
+            | Fault::Majority
             | Fault::KillRedis => true,
             Fault::PauseProcess
             | Fault::LosePower
@@ -269,7 +308,11 @@ impl<'a> Nemesis<'a> {
     }
 
     fn store(&self) -> &Store {
-        self.fleet.store.as_ref().expect("the fault is for Redis")
+        &self.fleet.stores[self.node]
+    }
+
+    fn store_mut(&mut self) -> &mut Store {
+        &mut self.fleet.stores[self.node]
     }
 
     fn any_process(&mut self) -> usize {

@@ -1,5 +1,5 @@
-//! The processes under test, each behind its own proxy, and the Redis that they share; or processes on a cluster, without
-//! proxies; or one process with its directory.
+//! The processes under test, each behind its own proxies, and the Redis that they share, or the nodes of a quorum; or
+//! processes on a cluster, without proxies; or one process with its directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -36,8 +36,8 @@ const ARGUMENTS: [&str; 6] = [
 pub(super) struct Fleet {
     pub(super) processes: Vec<Serving>,
     pub(super) addresses: Addresses,
-    /// The Redis, if there is one.
-    pub(super) store: Option<Store>,
+    /// The Redis, if there is one, or the nodes of a quorum.
+    pub(super) stores: Vec<Store>,
     /// The cluster, if there is one.
     pub(super) cluster: Option<RedisCluster>,
     /// The directory of the file store, if there is one.
@@ -96,24 +96,18 @@ impl Fleet {
         fleet.with(count)
     }
 
-    /// `count` processes on a Redis.
-    pub(super) async fn on_redis(count: usize, persistence: Persistence, has_clock: bool) -> Self {
-        let clock = has_clock.then(Clock::build);
-        let redis = RedisServer::start(options(persistence, clock.as_ref())).await;
-        let mut proxies = Vec::new();
-        for _ in 0..=count {
-            proxies.push(Proxy::start(redis.address()).await);
+    /// `count` processes on a Redis, or on a quorum of several.
+    pub(super) async fn on_redis(
+        nodes: usize,
+        count: usize,
+        persistence: Persistence,
+        has_clock: bool,
+    ) -> Self {
+        let mut fleet = Self::default();
+        for _ in 0..nodes {
+            let store = Store::start(count, persistence, has_clock).await;
+            fleet.stores.push(store);
         }
-        let store = Store {
-            redis,
-            proxies,
-            clock,
-            persistence,
-        };
-        let fleet = Self {
-            store: Some(store),
-            ..Self::default()
-        };
         fleet.with(count)
     }
 
@@ -128,14 +122,18 @@ impl Fleet {
 
     fn launch(&self, number: usize) -> Serving {
         let mut command = leasehold(&[]);
-        let store = match (&self.store, &self.cluster, &self.directory) {
-            (Some(store), _, _) => format!("redis://{}", store.proxies[number].address()),
-            (None, Some(cluster), _) => cluster.url(),
-            (None, None, Some(directory)) => {
+        let stores = self.stores.iter();
+        let urls = stores.map(|store| format!("redis://{}", store.proxies[number].address()));
+        let urls: Vec<_> = urls.collect();
+        let store = match (&urls[..], &self.cluster, &self.directory) {
+            ([one], _, _) => one.clone(),
+            ([_, ..], _, _) => format!("quorum:{}", urls.join(",")),
+            ([], Some(cluster), _) => cluster.url(),
+            ([], None, Some(directory)) => {
                 directory.disk.attach(&mut command);
                 format!("file:{}", directory.directory.path().display())
             }
-            (None, None, None) => "memory:".to_owned(),
+            ([], None, None) => "memory:".to_owned(),
         };
         let arguments = [&["--store", &store][..], &ARGUMENTS].concat();
         let process = tokio::task::block_in_place(|| Serving::start_as(command, &arguments));
@@ -145,10 +143,15 @@ impl Fleet {
         process
     }
 
-    /// The Redis, or one of its cluster.
+    /// Whether the processes use a quorum.
+    pub(super) fn is_quorum(&self) -> bool {
+        self.stores.len() > 1
+    }
+
+    /// The Redis, or one of its cluster or quorum.
     pub(super) fn any_redis(&self) -> Option<&RedisServer> {
         let of_cluster = self.cluster.as_ref().map(|cluster| &cluster.nodes[0]);
-        self.store.as_ref().map(|store| &store.redis).or(of_cluster)
+        self.stores.first().map(|store| &store.redis).or(of_cluster)
     }
 
     /// Kills a process, as in a crash.
@@ -188,6 +191,21 @@ impl Directory {
 }
 
 impl Store {
+    async fn start(processes: usize, persistence: Persistence, has_clock: bool) -> Self {
+        let clock = has_clock.then(Clock::build);
+        let redis = RedisServer::start(options(persistence, clock.as_ref())).await;
+        let mut proxies = Vec::new();
+        for _ in 0..=processes {
+            proxies.push(Proxy::start(redis.address()).await);
+        }
+        Self {
+            redis,
+            proxies,
+            clock,
+            persistence,
+        }
+    }
+
     /// The address of a proxy to Redis that stays the same when Redis is replaced.
     pub(super) fn own_way(&self) -> SocketAddr {
         self.proxies.last().expect("there is one more").address()

@@ -8,6 +8,7 @@ mod fences;
 mod leases;
 mod life;
 mod queues;
+mod quorum;
 mod trouble;
 
 use std::collections::BTreeMap;
@@ -59,6 +60,10 @@ pub(super) enum Rule {
     Late,
     /// No response is a failure that no fault explains.
     WrongFailure,
+    /// Nothing is granted while a majority of the nodes of a quorum is away.
+    NoMajority,
+    /// Locks are granted while only a minority is away.
+    Standstill,
 }
 
 /// A broken guarantee, with the evidence.
@@ -150,6 +155,7 @@ pub(super) fn judge(history: &History) -> (Vec<Violation>, Counts) {
     life::judge(&evidence, &mut found);
     trouble::judge(&evidence, &mut found);
     events::judge(&evidence, &mut found);
+    quorum::judge(&evidence, &mut found);
     for violation in &mut found {
         violation.what += &about(history, violation.at);
     }
@@ -192,6 +198,13 @@ impl<'a> Evidence<'a> {
     fn has_loss(&self, from: Micros, until: Micros) -> bool {
         let losses = self.outages_with(Effect::Loss);
         losses.into_iter().any(|(a, b)| a <= until && from <= b)
+    }
+
+    /// Whether a lease may have been lost in this time, to its holder alone or to all.
+    fn may_lose_leases(&self, from: Micros, until: Micros) -> bool {
+        let minorities = self.outages_with(Effect::Minority);
+        let mut minorities = minorities.into_iter();
+        self.has_loss(from, until) || minorities.any(|(a, b)| a <= until && from <= b)
     }
 
     /// The times of all outages with this effect.

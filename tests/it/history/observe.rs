@@ -147,7 +147,7 @@ async fn listen(
 }
 
 /// Records when a write to Redis was slow without a fault: a slow disk explains failures as a fault does.
-pub(super) async fn store_pulse(stage: Stage, address: SocketAddr) {
+pub(super) async fn store_pulse(stage: Stage, address: SocketAddr, effect: Effect) {
     const WRITE: &[u8] = b"*5\r\n$3\r\nSET\r\n$5\r\npulse\r\n$1\r\n1\r\n$2\r\nPX\r\n$4\r\n1000\r\n";
     let mut connection = None;
     while !*stage.over.borrow() {
@@ -170,7 +170,7 @@ pub(super) async fn store_pulse(stage: Stage, address: SocketAddr) {
                 process: None,
                 from: stage.recorder.at(before),
                 until: stage.recorder.now(),
-                effect: Effect::Away,
+                effect,
                 ends_process: false,
             });
         }

@@ -11,6 +11,8 @@ pub(super) enum Backend {
     Redis,
     /// A cluster of primaries, each with a replica.
     Cluster,
+    /// A quorum of independent Redis.
+    Quorum,
     /// One process, whose locks end with it.
     Memory,
     /// One process, on a directory.
@@ -18,12 +20,19 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    const ALL: [Self; 4] = [Self::Redis, Self::Cluster, Self::Memory, Self::File];
+    const ALL: [Self; 5] = [
+        Self::Redis,
+        Self::Cluster,
+        Self::Quorum,
+        Self::Memory,
+        Self::File,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
             Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
             Self::Memory => "memory",
             Self::File => "file",
         }
@@ -193,4 +202,6 @@ fn options_are_read_and_written() {
     assert_eq!((file.faults.len(), file.processes), (3, 1));
     let cluster = Options::parse("--store cluster").expect("they are fine");
     assert_eq!((cluster.faults.len(), cluster.processes), (6, 3));
+    let quorum = Options::parse("--store quorum").expect("they are fine");
+    assert_eq!((quorum.faults.len(), quorum.processes), (17, 3));
 }

@@ -22,6 +22,8 @@ pub(super) struct History {
     pub(super) outages: Vec<Outage>,
     /// How the clock of Redis was changed.
     pub(super) clock_steps: Vec<ClockStep>,
+    /// When nodes of a quorum did not answer any process.
+    pub(super) absences: Vec<Absence>,
     /// The locks that were still held, closed or waited for when every lease must have ended.
     pub(super) left_over: Vec<String>,
     /// The time bounds of the run.
@@ -39,6 +41,8 @@ pub(super) struct Bounds {
     pub(super) late: Micros,
     /// Whether the locks of a claim may be on several nodes, where they are granted and released one after the other.
     pub(super) is_partitioned: bool,
+    /// Whether a majority of nodes decides.
+    pub(super) is_quorum: bool,
 }
 
 impl Default for Bounds {
@@ -47,6 +51,7 @@ impl Default for Bounds {
             place_kept: 3 * SECOND,
             late: 250_000,
             is_partitioned: false,
+            is_quorum: false,
         }
     }
 }
@@ -217,12 +222,24 @@ pub(super) enum Effect {
     Away,
     /// The same, and Redis loses data.
     Loss,
+    /// A minority of the nodes of a quorum is away, or has lost its data or its time. A lease that only a bare majority
+    /// was granted, because of contenders, may be lost to its holder. It is not granted to others.
+    Minority,
     /// New claims are refused; everything else works.
     Full,
     /// Everything works, a little slower.
     Slower,
     /// The whole machine stood still, and the clients with it.
     Stall,
+}
+
+/// Some nodes of a quorum did not answer any process in this time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Absence {
+    pub(super) from: Micros,
+    pub(super) until: Micros,
+    /// Whether the others are a majority.
+    pub(super) is_minority: bool,
 }
 
 /// The clock of Redis was changed by this many microseconds between the two moments.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::record::{
-    Action, Answer, Bounds, Claim, ClockStep, End, History, Micros, Outage, Request, View, Watch,
+    Absence, Action, Answer, Bounds, Claim, ClockStep, End, History, Micros, Outage, Request, View,
+    Watch,
 };
 
 /// A handle to the record.
@@ -94,6 +95,10 @@ impl Recorder {
 
     pub(super) fn clock_step(&self, step: ClockStep) {
         self.lock().clock_steps.push(step);
+    }
+
+    pub(super) fn absence(&self, absence: Absence) {
+        self.lock().absences.push(absence);
     }
 
     /// The record so far.

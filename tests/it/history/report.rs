@@ -47,6 +47,14 @@ impl Report {
                 )
             }
             Backend::Cluster => format!("a cluster of redis {}", self.redis_version),
+            Backend::Quorum => {
+                let first = options.persistence(options.seed);
+                format!(
+                    "a quorum of redis {} that keep {} (first round)",
+                    self.redis_version,
+                    kept(first)
+                )
+            }
             Backend::Memory => "memory".to_owned(),
             Backend::File => "file".to_owned(),
         };

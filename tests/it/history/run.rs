@@ -23,6 +23,9 @@ use crate::waiters::http1::Request;
 /// The longest duration of a round, not counting the time of the faults themselves.
 const ROUND: Duration = Duration::from_secs(60);
 
+/// How many nodes a quorum has.
+const NODES: usize = 3;
+
 /// How often a fault without an effect is retried.
 const MISSES_MAX: usize = 3;
 
@@ -71,12 +74,11 @@ pub(super) async fn run(options: &Options) -> Report {
 }
 
 async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report) -> Round {
+    let has_clock = options.faults.contains(&Fault::Clock);
+    let persistence = options.persistence(seed);
     let mut fleet = match options.backend {
-        Backend::Redis => {
-            let has_clock = options.faults.contains(&Fault::Clock);
-            let persistence = options.persistence(seed);
-            Fleet::on_redis(options.processes, persistence, has_clock).await
-        }
+        Backend::Redis => Fleet::on_redis(1, options.processes, persistence, has_clock).await,
+        Backend::Quorum => Fleet::on_redis(NODES, options.processes, persistence, has_clock).await,
         Backend::Cluster => Fleet::on_cluster(options.processes).await,
         Backend::Memory => Fleet::in_memory(),
         Backend::File => Fleet::on_file(),
@@ -87,7 +89,8 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     let recorder = Recorder::new(Bounds {
         place_kept: fleet::place_kept(),
         late: Bounds::default().late + BUSY,
-        is_partitioned: options.backend == Backend::Cluster,
+        is_partitioned: matches!(options.backend, Backend::Cluster | Backend::Quorum),
+        is_quorum: options.backend == Backend::Quorum,
     });
     let (end_clients, clients_over) = watch::channel(false);
     let (end_observers, observers_over) = watch::channel(false);
@@ -150,8 +153,12 @@ fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
     }
     observers.spawn(observe::observer(stage.clone(), 0));
     observers.spawn(observe::pulse(stage.clone()));
-    if let Some(store) = &fleet.store {
-        observers.spawn(observe::store_pulse(stage.clone(), store.own_way()));
+    let effect = match fleet.is_quorum() {
+        true => Effect::Minority,
+        false => Effect::Away,
+    };
+    for store in &fleet.stores {
+        observers.spawn(observe::store_pulse(stage.clone(), store.own_way(), effect));
     }
     observers
 }
@@ -166,7 +173,7 @@ async fn strike(
 ) -> Effects {
     let end = Instant::now() + time;
     let chance = Chance::new(seed, FAULTS_PART);
-    let mut nemesis = Nemesis::new(fleet, recorder.clone(), chance);
+    let mut nemesis = Nemesis::new(fleet, recorder.clone(), chance, options.ttl_max);
     if !options.faults.is_empty() {
         sleep(Duration::from_secs(1)).await;
         let mut order = options.faults.clone();
@@ -206,7 +213,7 @@ async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec
         .history()
         .outages
         .iter()
-        .any(|outage| outage.effect == Effect::Loss);
+        .any(|outage| matches!(outage.effect, Effect::Loss | Effect::Minority));
     // The longest lease and its `lock_delay`; after a loss, the time of a second lease for the grace.
     let leases = if has_loss {
         2 * options.ttl_max

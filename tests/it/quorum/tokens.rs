@@ -1,14 +1,17 @@
 //! Fencing tokens: they grow over all grants of a lock, whichever majority made them and whatever clocks show.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim, Fence, GrantKind, Released};
+use leasehold::store::memory::MemoryStore;
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::sleep;
 
 use super::nodes::{Process, is_granted, stores};
 use crate::support::fixture::{
-    SHORT, at_depth, claim, claim_on, deadline, for_short, hold_count, lock_of, only, reader, rival,
+    SHORT, at_depth, claim, claim_on, deadline, for_short, hold_count, lock_of, name, only, reader,
+    rival,
 };
 use crate::support::scripted_store::Fate;
 
@@ -83,8 +86,24 @@ async fn a_claim_that_is_delayed_past_its_lease_does_not_get_a_larger_token_than
     assert_eq!(fences[1..], [fence; 2], "the successor's stays");
 }
 
-/// One node's clock is ahead, so that the others propose what follows the last token. Each is reached first by another of
-/// two claims, and the second proposal of both is the same.
+/// The tokens of two claims at once. One node's clock is ahead and it is away, so that the others propose what follows the
+/// last token. Each is reached first by another of the claims, and the second proposal of both is the same.
+async fn crossed_fences(shared: &[Arc<MemoryStore>], claims: [&Claim; 2]) -> [u64; 2] {
+    let contenders = [[0, 2], [2, 0]].map(|delays_ms| {
+        let process = Process::on(shared);
+        process.without(&[0]);
+        for (node, delay_ms) in process.nodes[1..].iter().zip(delays_ms) {
+            node.meets(Fate::Delayed(Duration::from_millis(delay_ms)));
+        }
+        process
+    });
+    let (a, b) = tokio::join!(
+        contenders[0].fixture.granted(claims[0]),
+        contenders[1].fixture.granted(claims[1])
+    );
+    [a, b].map(|lease| lease.holder.fence.get())
+}
+
 #[tokio::test(start_paused = true)]
 async fn claims_that_share_a_lock_have_different_tokens_although_nodes_propose_the_same() {
     let shared = stores(&[HOUR, Duration::ZERO, Duration::ZERO]);
@@ -92,25 +111,38 @@ async fn claims_that_share_a_lock_have_different_tokens_although_nodes_propose_t
     let name = lock_of(&claim()).clone();
     let last = first.fence_of_next(&claim_on(&name)).await;
     first.settled().await;
-    let contenders = [[0, 2], [2, 0]].map(|delays_ms| {
-        let process = Process::on(&shared);
-        process.without(&[0]);
-        for (node, delay_ms) in process.nodes[1..].iter().zip(delays_ms) {
-            node.meets(Fate::Delayed(Duration::from_millis(delay_ms)));
-        }
-        process
-    });
     let [a, b] = [claim_on(&name), claim_on(&name)].map(|claim| reader(&claim));
-    let (a, b) = tokio::join!(
-        contenders[0].fixture.granted(&a),
-        contenders[1].fixture.granted(&b)
-    );
-    let fences = [a.holder.fence.get(), b.holder.fence.get()];
+    let fences = crossed_fences(&shared, [&a, &b]).await;
     assert!(
         fences.iter().all(|fence| last < *fence),
         "{last}, {fences:?}"
     );
     assert_ne!(fences[0], fences[1]);
+}
+
+/// Only the leases of one lock have different tokens.
+#[tokio::test(start_paused = true)]
+async fn events_of_two_locks_with_one_token_have_different_ids() {
+    let shared = stores(&[HOUR, Duration::ZERO, Duration::ZERO]);
+    let watching = Process::on(&shared);
+    watching.quorum.set_event_delivery(true).await;
+    let one = name("tied/0");
+    let mut others = (1..).map(|number| name(&format!("tied/{number}")));
+    let other = others.find(|other| other.bucket() == one.bucket());
+    let claims = [one, other.expect("there are enough names")].map(|name| claim_on(&name));
+    watching.fence_of_next(&claims[0]).await;
+    watching.settled().await;
+    let [a, b] = [rival(&claims[0]), rival(&claims[1])];
+    let fences = crossed_fences(&shared, [&a, &b]).await;
+    assert_eq!(fences[0], fences[1], "different majorities decided them");
+    let ids = [&a, &b].map(|claim| {
+        let events = watching.fixture.listener().events_of(lock_of(claim));
+        let mut of_claim = events
+            .into_iter()
+            .filter(|event| event.fence.is_some_and(|fence| fence.get() == fences[0]));
+        of_claim.next().expect("the grant is an event").id
+    });
+    assert_ne!(ids[0], ids[1]);
 }
 
 /// Two nodes have the lease with different tokens, and the third is away.

@@ -77,10 +77,14 @@ pub(crate) async fn sentinel_store(
 
 /// Opens a quorum of Redis nodes.
 pub(crate) async fn quorum_store(nodes: &[RedisAddress]) -> QuorumStore {
-    let addresses = nodes.iter().cloned().map(QuorumNode::Redis);
-    let addresses: Vec<_> = addresses.collect();
-    let opened = RedisStore::open_nodes(&addresses, &redis_config(), LEASE_MAX).await;
-    let opened = opened.expect("it needs no certificates").into_iter();
+    let nodes: Vec<_> = nodes.iter().cloned().map(QuorumNode::Redis).collect();
+    quorum_of(&nodes, &redis_config()).await
+}
+
+/// The same with nodes of any kind.
+pub(crate) async fn quorum_of(nodes: &[QuorumNode], config: &RedisConfig) -> QuorumStore {
+    let opened = RedisStore::open_nodes(nodes, config, LEASE_MAX).await;
+    let opened = opened.expect("the certificates can be used").into_iter();
     let nodes = opened.map(|(store, problem)| -> Arc<dyn AssignFences> {
         assert!(problem.is_none(), "{problem:?}");
         Arc::new(store)

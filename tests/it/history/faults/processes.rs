@@ -69,7 +69,7 @@ impl Nemesis<'_> {
         } else {
             self.fleet.processes[process].signal(Signal::SIGSTOP);
         }
-        let store = self.fleet.store.as_mut().expect("the fault is for Redis");
+        let store = self.store_mut();
         store.redis.kill();
         store.redis.forget();
         sleep(redis_away).await;

@@ -29,14 +29,16 @@ impl Nemesis<'_> {
         let away = self.chance.millis(50, 4_500);
         let (run_id, size) = (self.run_id().await, self.size().await);
         let from = self.recorder.now();
-        let store = self.fleet.store.as_mut().expect("the fault is for Redis");
+        let store = self.store_mut();
         store.redis.kill();
         if forgets {
             store.redis.forget();
         }
         let is_lost = forgets || store.persistence == Persistence::Nothing;
+        let killed = self.recorder.now();
         sleep(away).await;
-        store.redis.restart().await;
+        self.was_away(killed);
+        self.store_mut().redis.restart().await;
         let is_another = self.run_id().await != run_id && size > 0;
         let effect = if is_lost { Effect::Loss } else { Effect::Away };
         self.struck(from, effect, u64::from(is_another))
@@ -52,6 +54,7 @@ impl Nemesis<'_> {
             .await
             .is_err();
         sleep(away.saturating_sub(began.elapsed())).await;
+        self.was_away(from);
         self.store().redis.resume();
         self.struck(from, Effect::Away, u64::from(is_silent))
     }
@@ -96,7 +99,7 @@ impl Nemesis<'_> {
         let offset = |text: String| text.parse::<u64>().unwrap_or(0);
         let written = offset(old.info("replication", "master_repl_offset").await);
         let copied = offset(new.info("replication", "slave_repl_offset").await);
-        let store = self.fleet.store.as_mut().expect("the fault is for Redis");
+        let store = self.store_mut();
         store.redis.kill();
         new.command(&["REPLICAOF", "NO", "ONE"]).await;
         for proxy in &store.proxies {
@@ -108,7 +111,11 @@ impl Nemesis<'_> {
 
     pub(super) async fn clock(&mut self) -> Struck {
         const SECOND: i64 = 1_000_000;
-        let by = self.chance.pick(&[1, -1, 60, -60, 3_600, -3_600]) * SECOND;
+        let steps: &[i64] = match self.fleet.is_quorum() {
+            true => &[20, -20],
+            false => &[1, -1, 60, -60, 3_600, -3_600],
+        };
+        let by = self.chance.pick(steps) * SECOND;
         let lasts = self.chance.millis(1_500, 9_000);
         let from = self.recorder.now();
         let moved = self.step(by).await;
@@ -125,11 +132,14 @@ impl Nemesis<'_> {
         let clock = self.store().clock.as_ref().expect("Redis has such a clock");
         clock.step(by);
         let (after, ended) = (self.time().await, self.recorder.now());
-        self.recorder.clock_step(ClockStep {
-            before: began,
-            after: ended,
-            by,
-        });
+        // The clock of one node explains nothing.
+        if !self.fleet.is_quorum() {
+            self.recorder.clock_step(ClockStep {
+                before: began,
+                after: ended,
+                by,
+            });
+        }
         let passed = i64::try_from(ended - began).unwrap_or(0);
         after - before - passed
     }

@@ -179,7 +179,7 @@ fn refused_early(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violatio
                 lasting.from < since
                     && at < lasting.until
                     && (!is_stream || std::ptr::eq(reported, request))
-                    && !evidence.has_loss(reported.sent, at)
+                    && !evidence.may_lose_leases(reported.sent, at)
             })
         };
         if refusal.is_loss() && request.names.iter().all(lasts) {
@@ -204,8 +204,10 @@ fn seen_without(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 during.find(|view| {
                     view.at < lasting.known_until
                         && !view.holders.iter().any(|(_, fence)| *fence == grant.fence)
-                        && !evidence
-                            .has_loss(evidence.history.requests[lasting.request].sent, view.at)
+                        && !evidence.may_lose_leases(
+                            evidence.history.requests[lasting.request].sent,
+                            view.at,
+                        )
                 })
             });
             if let Some(view) = missing {

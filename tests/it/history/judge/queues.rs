@@ -233,7 +233,10 @@ fn own_outage(evidence: &Evidence<'_>, process: usize, from: Micros, until: Micr
     let mut outages = evidence.history.outages.iter();
     outages.any(|outage| {
         outage.process == Some(process)
-            && !matches!(outage.effect, Effect::Slower | Effect::Stall)
+            && !matches!(
+                outage.effect,
+                Effect::Minority | Effect::Slower | Effect::Stall
+            )
             && outage.overlaps(from.saturating_sub(SETTLING), until)
     })
 }
@@ -264,8 +267,10 @@ fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bo
             let away = (there_until, one.from);
             let mut outages = evidence.history.outages.iter();
             let is_struck = outages.any(|outage| {
-                !matches!(outage.effect, Effect::Slower | Effect::Stall)
-                    && outage.overlaps(away.0.saturating_sub(SETTLING), away.1 + SETTLING)
+                !matches!(
+                    outage.effect,
+                    Effect::Minority | Effect::Slower | Effect::Stall
+                ) && outage.overlaps(away.0.saturating_sub(SETTLING), away.1 + SETTLING)
             });
             if away.1 - away.0 > kept || is_struck || evidence.has_clock_step(away.0, away.1, false)
             {
@@ -346,7 +351,7 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
     outages.iter().any(|outage| {
         let settled = match outage.effect {
             Effect::Loss => grace_end(evidence, outage.from, outage.until),
-            Effect::Away => outage.until + SETTLING,
+            Effect::Away | Effect::Minority => outage.until + SETTLING,
             Effect::Full | Effect::Stall => outage.until + GHOST,
             // Waiters poll, whatever messages are lost.
             Effect::Slower => outage.from,
