@@ -28,11 +28,10 @@ mod wire;
 use axum::Router;
 use axum::middleware::map_request;
 use axum::routing::{any, get, post};
-use futures_util::future::ready;
 
 pub use app::{App, HttpSettings, RequestLog};
 pub use audit::Audit;
-pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
+pub use auth::{Access, Failures, IssuerKeys, KeyRing, KeysState, KnownHosts, Role, TokenVerifier};
 pub use metrics::BUCKETS;
 pub use problem::Code;
 pub use routes::Route;
@@ -100,9 +99,7 @@ fn with_key(app: &App, routes: Router<App>) -> Router<App> {
     match &app.settings().access {
         Access::Keys(..) => {
             let app = app.clone();
-            routes.route_layer(map_request(move |request| {
-                ready(auth::admit(&app, request))
-            }))
+            routes.route_layer(map_request(move |request| auth::admit(&app, request)))
         }
         Access::Open(_) => routes,
     }

@@ -10,8 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::outputs::{OutputError, Outputs};
-use super::rereads::{follow_certificate, follow_keys};
-use super::{CliError, Exit, key_files};
+use super::rereads::{follow_certificate, follow_issuer, follow_keys};
+use super::{CliError, Exit, issuer_keys, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
 use crate::limits::Refusals;
@@ -135,6 +135,7 @@ async fn serve(
         },
     );
     let access = access(config);
+    let issuer = follow_issuer(config, &access, &metrics, outputs.audit())?;
     let app = app(
         config,
         access.clone(),
@@ -160,6 +161,7 @@ async fn serve(
         never = upkeep(&metrics) => match never {},
         never = service.run_checks() => match never {},
         never = follow_keys(config, &access, &metrics, outputs.audit(), reloads) => match never {},
+        never = issuer => match never {},
         never = serve_admin => match never {},
         never = certificates => match never {},
     };
@@ -280,7 +282,7 @@ fn access(config: &Config) -> Access {
     match &config.auth {
         Auth::Open => Access::Open(KnownHosts::new(config.listen, config.server.hosts.clone())),
         Auth::Keys(keys) => Access::Keys(
-            key_files::ring(keys),
+            key_files::ring(keys).with_tokens(config.jwt.as_ref().map(issuer_keys::verifier)),
             Failures::new(config.auth_config.failures_max),
         ),
     }

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cluster;
+mod jwt;
 mod keys_file;
 mod quorum;
 mod replicas;

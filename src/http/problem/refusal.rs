@@ -155,6 +155,7 @@ impl Problem {
             | Limit::BodyBytes
             | Limit::HeadTimeout
             | Limit::HeadSize
+            | Limit::TokenSize
             | Limit::BodyTimeout
             | Limit::BodySize
             | Limit::WriteTimeout
