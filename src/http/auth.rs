@@ -237,10 +237,10 @@ fn decide(app: &App, request: Request, may_wait: bool) -> Decision {
                 app.refusals().count(Limit::TokenSize);
             }
             let problem = Problem::token_refused(fault);
-            Decision::Made(Err(match fault {
-                // It is not the client that is at fault.
-                TokenFault::NoKeys => problem,
-                _ => failures.refuse(&Requester::of(request), problem),
+            // Without keys, it is not the client that is at fault.
+            Decision::Made(Err(match fault == TokenFault::NoKeys {
+                true => problem,
+                false => failures.refuse(&Requester::of(request), problem),
             }))
         }
         Err(Unknown::Other(detail)) => {

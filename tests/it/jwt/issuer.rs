@@ -32,7 +32,10 @@ fn new_rsa() -> RsaKeyPair {
         .args(bits)
         .output();
     let made = made.expect("openssl is installed");
-    RsaKeyPair::from_pkcs8(&made.stdout).expect("openssl makes a key")
+    // Older versions write PKCS #1, newer ones PKCS #8.
+    let key = RsaKeyPair::from_der(&made.stdout);
+    key.or_else(|_| RsaKeyPair::from_pkcs8(&made.stdout))
+        .expect("openssl makes a key")
 }
 
 /// A private key.
