@@ -124,16 +124,7 @@ async fn serve(
     };
     let certificates = follow_certificate(config, tls, &metrics)?;
     let admin = admin(config, &refusals)?;
-    let open = server.open_connections();
-    metrics.sampled_gauge(
-        "leasehold_open_connections",
-        "Connections open on this process.",
-        &[],
-        move || {
-            // Connection counts are far below the point where f64 loses integer precision.
-            f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
-        },
-    );
+    show_open_connections(&server, &metrics);
     let access = access(config);
     let issuer = follow_issuer(config, &access, &metrics, outputs.audit())?;
     let app = app(
@@ -208,6 +199,19 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
         server.connections_max = fitting;
     }
     Ok(server)
+}
+
+fn show_open_connections(server: &Server, metrics: &Metrics) {
+    let open = server.open_connections();
+    metrics.sampled_gauge(
+        "leasehold_open_connections",
+        "Connections open on this process.",
+        &[],
+        move || {
+            // Connection counts are far below the point where f64 loses integer precision.
+            f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
+        },
+    );
 }
 
 fn bind(

@@ -89,6 +89,14 @@ pub enum JwksSource {
 impl JwtConfig {
     /// `None` if no tokens are accepted.
     pub(super) fn parse(settings: &Settings) -> Result<Option<Self>, ConfigError> {
+        // They are checked whether or not tokens are accepted, like all numbers and durations.
+        let refresh = settings.positive("jwt.jwks_refresh")?;
+        let refresh_min = settings.positive("jwt.jwks_refresh_min")?;
+        let stale_max = settings.positive("jwt.jwks_stale_max")?;
+        let leeway = settings.between("jwt.leeway", Duration::ZERO, LEEWAY_MAX)?;
+        let lifetime_max = settings.positive("jwt.lifetime_max")?;
+        let token_bytes_max = settings.count("jwt.token_bytes_max", TOKEN_BYTES_MAX)?;
+        let tokens_max = settings.count("jwt.tokens_max", KEPT_MAX)?;
         let Some(issuer) = issuer(settings)? else {
             return Ok(None);
         };
@@ -104,13 +112,13 @@ impl JwtConfig {
             audience: audience.to_owned(),
             source: source(settings, &algorithms)?,
             algorithms,
-            refresh: settings.positive("jwt.jwks_refresh")?,
-            refresh_min: settings.positive("jwt.jwks_refresh_min")?,
-            stale_max: settings.positive("jwt.jwks_stale_max")?,
-            leeway: settings.between("jwt.leeway", Duration::ZERO, LEEWAY_MAX)?,
-            lifetime_max: settings.positive("jwt.lifetime_max")?,
-            token_bytes_max: settings.count("jwt.token_bytes_max", TOKEN_BYTES_MAX)?,
-            tokens_max: settings.count("jwt.tokens_max", KEPT_MAX)?,
+            refresh,
+            refresh_min,
+            stale_max,
+            leeway,
+            lifetime_max,
+            token_bytes_max,
+            tokens_max,
         }))
     }
 }

@@ -64,6 +64,31 @@ fn tokens_need_an_issuer_an_audience_and_keys() {
 }
 
 #[test]
+fn every_key_about_tokens_is_read() {
+    let default = format!("{:?}", configured(&[]).unwrap().0.jwt);
+    for (name, value) in [
+        ("ISSUER", "other"),
+        ("AUDIENCE", "other"),
+        ("ALGORITHMS", "ES256"),
+        ("JWKS_REFRESH", "31s"),
+        ("JWKS_REFRESH_MIN", "31s"),
+        ("JWKS_STALE_MAX", "31s"),
+        ("LEEWAY", "31s"),
+        ("LIFETIME_MAX", "31s"),
+        ("TOKEN_BYTES_MAX", "77"),
+        ("TOKENS_MAX", "77"),
+    ] {
+        // The path of the file of keys is another one each time.
+        let without_path = |jwt: &str| {
+            jwt.split("source:").next().unwrap().to_owned() + jwt.split("refresh:").nth(1).unwrap()
+        };
+        let changed = configured(&[(&format!("LEASEHOLD_JWT_{name}"), value)]);
+        let changed = format!("{:?}", changed.unwrap().0.jwt);
+        assert_ne!(without_path(&changed), without_path(&default), "{name}");
+    }
+}
+
+#[test]
 fn an_audience_needs_an_issuer() {
     let loaded = from_environment(&[("LEASEHOLD_JWT_AUDIENCE", "leasehold")]);
     let problem = complaint(loaded);

@@ -57,9 +57,10 @@ async fn invented_keys_make_the_service_ask_its_issuer_once_in_a_while() {
 async fn keys_that_cannot_be_read_are_used_for_a_while_and_no_longer() {
     let [one, other] = both();
     let published = Published::new(one.clone()).await;
-    let further = ["--jwt-jwks-refresh", "50ms", "--jwt-jwks-stale-max", "3s"];
+    let further = ["--jwt-jwks-refresh", "50ms", "--jwt-jwks-stale-max", "8s"];
     let mut service = Accepting::start(&Keys::Url(&published), &further);
     let token = worker_token();
+    assert_eq!(service.acquire("a/0", &token).await.status, 201);
     for garbage in [
         (200, "<html>"),
         (200, "{\"keys\":[]}"),
