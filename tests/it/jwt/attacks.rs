@@ -73,7 +73,7 @@ fn forged() -> Vec<(&'static str, String, &'static str)> {
         ),
         (
             "the key set as a secret",
-            by_hmac(key_set(&[public.clone()]).as_bytes()),
+            by_hmac(key_set(std::slice::from_ref(&public)).as_bytes()),
             "algorithm",
         ),
         ("an empty secret", by_hmac(b""), "algorithm"),
@@ -97,6 +97,13 @@ fn forged() -> Vec<(&'static str, String, &'static str)> {
             with_header(json!({"alg": "ES256", "kid": "1"})),
             "algorithm",
         ),
+    ]
+}
+
+/// Their header asks for something else than it should.
+fn with_other_headers() -> Vec<(&'static str, String, &'static str)> {
+    let (claims, none) = (claims(WORKER, 600).to_string(), "neither a key");
+    vec![
         (
             "two algorithms",
             Signer::rsa().token_of(r#"{"alg":"RS256","alg":"none","kid":"1"}"#, &claims),
@@ -147,8 +154,6 @@ fn forged() -> Vec<(&'static str, String, &'static str)> {
 
 fn unfit() -> Vec<(&'static str, String, &'static str)> {
     let now = now();
-    let duplicate = claims(WORKER, 600).to_string();
-    let duplicate = duplicate.replacen('{', r#"{"sub":"system:serviceaccount:team-b:worker","#, 1);
     vec![
         (
             "expired",
@@ -196,6 +201,13 @@ fn unfit() -> Vec<(&'static str, String, &'static str)> {
             with(json!({"exp": now + 2 * 86_400, "iat": null})),
             "for longer",
         ),
+    ]
+}
+
+fn of_others() -> Vec<(&'static str, String, &'static str)> {
+    let duplicate = claims(WORKER, 600).to_string();
+    let duplicate = duplicate.replacen('{', r#"{"sub":"system:serviceaccount:team-b:worker","#, 1);
+    vec![
         (
             "another audience",
             with(json!({"aud": ["vault"]})),
@@ -246,7 +258,7 @@ async fn no_other_token_is_accepted_and_the_answer_says_why() {
     let accepted = worker_token();
     assert_eq!(service.acquire("a/1", &accepted).await.status, 201);
     let mut sent = vec![accepted];
-    for (what, token, words) in forged().into_iter().chain(unfit()) {
+    for (what, token, words) in [forged(), with_other_headers(), unfit(), of_others()].concat() {
         let answer = service.acquire("a/2", &token).await;
         assert_eq!(answer.status, 401, "{what}: {}", answer.body);
         assert_eq!(answer.challenge, "Bearer error=\"invalid_token\"", "{what}");
