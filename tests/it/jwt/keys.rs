@@ -53,7 +53,8 @@ async fn invented_keys_make_the_service_ask_its_issuer_once_in_a_while() {
     assert_eq!(published.fetches(), 1, "the one of the start");
 }
 
-#[tokio::test]
+/// On several threads: waiting for a line of the log blocks one of them, and the issuer has to answer meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_that_cannot_be_read_are_used_for_a_while_and_no_longer() {
     let [one, other] = both();
     let published = Published::new(one.clone()).await;
