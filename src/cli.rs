@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 mod flags;
 mod healthcheck;
+mod issuer_keys;
 mod key_files;
 mod keys;
 mod leading_flags;

@@ -23,7 +23,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
-use crate::config::Secret;
+use crate::config::ClientKey;
 use crate::domain::{LockName, Token};
 use crate::tls::{self, CertificateFault};
 pub use claim::{ClientClaim, GrantedLease};
@@ -39,7 +39,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Sends requests to one service.
 pub struct Client {
     url: ServiceUrl,
-    key: Option<Secret>,
+    key: Option<ClientKey>,
     tls: Option<TlsConnector>,
     connection: Option<HttpConnection>,
 }
@@ -136,7 +136,7 @@ impl Client {
     /// The authorities cannot be used.
     pub fn new(
         url: ServiceUrl,
-        key: Option<Secret>,
+        key: Option<ClientKey>,
         authorities: Option<&[CertificateDer<'static>]>,
     ) -> Result<Self, String> {
         let tls = match url.is_encrypted() {
@@ -233,7 +233,7 @@ impl Client {
         if let Some(key) = &self.key {
             headers.insert(
                 AUTHORIZATION,
-                sensitive(&format!("Bearer {}", key.expose())),
+                sensitive(&format!("Bearer {}", key.current().expose())),
             );
         }
         request

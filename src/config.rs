@@ -7,9 +7,11 @@
 mod audit;
 mod auth;
 mod certificate_name;
+mod client_key;
 mod cluster;
 mod error;
 mod hosts;
+mod jwt;
 mod key_hash;
 pub mod keys;
 mod keys_file;
@@ -22,6 +24,7 @@ mod sentinel;
 mod server;
 mod server_tls;
 mod settings;
+mod signing_keys;
 mod store;
 mod suggestion;
 mod tls;
@@ -35,8 +38,10 @@ use settings::UpperBound;
 pub use audit::{AuditConfig, AuditOutput};
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use certificate_name::CertificateName;
+pub use client_key::ClientKey;
 pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
+pub use jwt::{JwksSource, JwtConfig};
 pub use key_hash::KeyHash;
 pub use keys_file::{KeysFile, PrincipalEntry, Quota, RequestRate};
 pub use layers::{Sources, UnreadVariable, check_variables};
@@ -48,6 +53,7 @@ pub use sentinel::SentinelAddress;
 pub use server::{AddressBlock, ServerConfig, half};
 pub use server_tls::{ClientAuthorities, ServerCertificate};
 pub use settings::Settings;
+pub use signing_keys::SigningKey;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
 pub use tls::{RedisTls, TlsIdentity, certificates_in};
@@ -62,6 +68,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// Who may call.
     pub auth: Auth,
+    /// Which tokens are accepted; `None` for none.
+    pub jwt: Option<JwtConfig>,
     /// Authentication settings besides the keys.
     pub auth_config: AuthConfig,
     /// The deadline of one store operation.
@@ -168,6 +176,7 @@ impl Config {
         Ok(Self {
             store,
             auth: Auth::parse(settings, &listen)?,
+            jwt: JwtConfig::parse(settings)?,
             listen,
             auth_config: AuthConfig::parse(settings)?,
             operation_timeout: settings.positive("operation_timeout")?,

@@ -32,7 +32,7 @@ use axum::routing::{any, get, post};
 
 pub use app::{App, HttpSettings, RequestLog};
 pub use audit::Audit;
-pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
+pub use auth::{Access, Failures, IssuerKeys, KeyRing, KeysState, KnownHosts, Role, TokenVerifier};
 pub use metrics::BUCKETS;
 pub use problem::Code;
 pub use routes::Route;
@@ -104,7 +104,7 @@ fn with_key(app: &App, routes: Router<App>) -> Router<App> {
             routes.route_layer(from_fn(move |request: Request, next: Next| {
                 let admitted = auth::admit(&app, request);
                 async move {
-                    let request = admitted?;
+                    let request = admitted.await?;
                     let rate_limit = RateLimit::of(&request);
                     let mut response = next.run(request).await;
                     if let Some(rate_limit) = rate_limit {

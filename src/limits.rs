@@ -158,6 +158,8 @@ pub enum Limit {
     HeadTimeout,
     /// Bytes and headers of the head of one request.
     HeadSize,
+    /// Bytes of one token of an issuer.
+    TokenSize,
     /// Time to receive the body of a request.
     BodyTimeout,
     /// Bytes of one request body.
@@ -208,7 +210,7 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::TlsHandshakesPerPeer,
@@ -220,6 +222,7 @@ impl Limit {
         Self::Requests,
         Self::HeadTimeout,
         Self::HeadSize,
+        Self::TokenSize,
         Self::BodyTimeout,
         Self::BodySize,
         Self::WriteTimeout,
@@ -260,6 +263,7 @@ impl Limit {
             Self::Requests => "requests",
             Self::HeadTimeout => "head_timeout",
             Self::HeadSize => "head_size",
+            Self::TokenSize => "token_size",
             Self::BodyTimeout => "body_timeout",
             Self::BodySize => "body_size",
             Self::WriteTimeout => "write_timeout",

@@ -156,7 +156,8 @@ fn list(file: &KeysFile) -> Exit {
 fn rows(entry: &PrincipalEntry) -> Vec<Vec<Cell>> {
     let keys = entry.keys.iter().map(KeyHash::beginning);
     let certificates = entry.certificates.iter().map(ToString::to_string);
-    let keys: Vec<_> = keys.chain(certificates).collect();
+    let subjects = entry.subjects.iter().cloned();
+    let keys: Vec<_> = keys.chain(certificates).chain(subjects).collect();
     let mut head = [entry.name.clone(), keys.join(",")];
     let mut rows = Vec::new();
     for rule in entry.rights.rules() {

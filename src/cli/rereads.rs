@@ -1,14 +1,14 @@
-//! Which files are reread while the service runs, and the counters of that. How each is followed is in `key_files` and
-//! `certificate_files`.
+//! What is reread while the service runs, and the counters of that. How each is followed is in `key_files`,
+//! `issuer_keys` and `certificate_files`.
 
 use std::convert::Infallible;
 use std::io;
 
 use metrics::Counter;
 
-use super::{certificate_files, key_files};
+use super::{certificate_files, issuer_keys, key_files};
 use crate::config::{Auth, Config};
-use crate::http::{Access, Audit};
+use crate::http::{Access, Audit, IssuerKeys};
 use crate::server::ServerTls;
 use crate::server::shutdown::ReloadSignals;
 use crate::telemetry::Metrics;
@@ -45,6 +45,46 @@ pub(super) async fn follow_keys(
     }
 }
 
+/// Reads the keys of the issuer of tokens again and again, if tokens are accepted. The signals are received from here on.
+pub(super) fn follow_issuer(
+    config: &Config,
+    access: &Access,
+    metrics: &Metrics,
+    audit: Audit,
+) -> io::Result<impl Future<Output = Infallible> + use<>> {
+    let counts = RereadCounts::of_issuer(metrics);
+    let (counted, aged) = (access.clone(), access.clone());
+    metrics.sampled_gauge(
+        "leasehold_jwks_keys",
+        "Keys of the issuer of tokens that are used; 0 if they are not known or too old.",
+        &[],
+        move || {
+            let keys = counted.issuer_keys().map_or(0, IssuerKeys::count);
+            f64::from(u32::try_from(keys).unwrap_or(u32::MAX))
+        },
+    );
+    metrics.sampled_gauge(
+        "leasehold_jwks_age_seconds",
+        "Time since the keys of the issuer of tokens were read the last time.",
+        &[],
+        move || {
+            let age = aged.issuer_keys().and_then(IssuerKeys::age);
+            age.unwrap_or_default().as_secs_f64()
+        },
+    );
+    let reloads = ReloadSignals::listen(config.reloads())?;
+    let (jwt, access) = (config.jwt.clone(), access.clone());
+    let interval = config.auth_config.reread_interval;
+    Ok(async move {
+        match (jwt, access.issuer_keys()) {
+            (Some(jwt), Some(keys)) => {
+                issuer_keys::follow(jwt, keys, interval, counts, audit, reloads).await
+            }
+            _ => std::future::pending().await,
+        }
+    })
+}
+
 /// Reloads the certificate when its files change, if there is one. The signals are received from here on.
 pub(super) fn follow_certificate(
     config: &Config,
@@ -77,6 +117,14 @@ impl RereadCounts {
             metrics,
             "leasehold_key_rereads_total",
             "Changes of key files, by whether the new keys could be used.",
+        )
+    }
+
+    pub(super) fn of_issuer(metrics: &Metrics) -> Self {
+        Self::new(
+            metrics,
+            "leasehold_jwks_rereads_total",
+            "Changes of the keys of the issuer of tokens, and of the reason why they cannot be read.",
         )
     }
 

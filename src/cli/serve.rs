@@ -9,8 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::outputs::{OutputError, Outputs};
-use super::rereads::{follow_certificate, follow_keys};
-use super::{CliError, Exit, key_files};
+use super::rereads::{follow_certificate, follow_issuer, follow_keys};
+use super::{CliError, Exit, issuer_keys, key_files};
 use crate::config::{Auth, Config, ListenAddress, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
 use crate::limits::Refusals;
@@ -123,17 +123,9 @@ async fn serve(
     };
     let certificates = follow_certificate(config, tls, &metrics)?;
     let admin = admin(config, &refusals)?;
-    let open = server.open_connections();
-    metrics.sampled_gauge(
-        "leasehold_open_connections",
-        "Connections open on this process.",
-        &[],
-        move || {
-            // Connection counts are far below the point where f64 loses integer precision.
-            f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
-        },
-    );
+    show_open_connections(&server, &metrics);
     let access = access(config);
+    let issuer = follow_issuer(config, &access, &metrics, outputs.audit())?;
     let app = app(
         config,
         access.clone(),
@@ -159,6 +151,7 @@ async fn serve(
         never = upkeep(&metrics) => match never {},
         never = service.run_checks() => match never {},
         never = follow_keys(config, &access, &metrics, outputs.audit(), reloads) => match never {},
+        never = issuer => match never {},
         never = serve_admin => match never {},
         never = certificates => match never {},
     };
@@ -209,6 +202,19 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
         server.connections_max = fitting;
     }
     Ok(server)
+}
+
+fn show_open_connections(server: &Server, metrics: &Metrics) {
+    let open = server.open_connections();
+    metrics.sampled_gauge(
+        "leasehold_open_connections",
+        "Connections open on this process.",
+        &[],
+        move || {
+            // Connection counts are far below the point where f64 loses integer precision.
+            f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
+        },
+    );
 }
 
 fn bind(
@@ -286,7 +292,7 @@ fn access(config: &Config) -> Access {
             Access::Open(KnownHosts::of(config.listen.is_local(), hosts))
         }
         Auth::Keys(keys) => Access::Keys(
-            key_files::ring(keys),
+            key_files::ring(keys).with_tokens(config.jwt.as_ref().map(issuer_keys::verifier)),
             Failures::new(config.auth_config.failures_max),
         ),
     }

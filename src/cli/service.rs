@@ -13,7 +13,7 @@ use hyper::StatusCode;
 use super::say::Say;
 use super::{Environment, Exit, flags};
 use crate::client::{Call, Client, NoAnswer, Repeat, ServiceAnswer, ServiceUrl};
-use crate::config::{Secret, certificates_in, check_variables};
+use crate::config::{ClientKey, Secret, certificates_in, check_variables};
 use crate::domain::duration;
 
 /// How long a command waits for an answer before it prints that the service does not answer.
@@ -270,16 +270,11 @@ pub(super) fn variables(matches: &ArgMatches, client: &Client) -> Vec<(&'static 
     variables
 }
 
-fn key(file: Option<PathBuf>, environment: &Environment) -> Result<Option<Secret>, ClientError> {
+fn key(file: Option<PathBuf>, environment: &Environment) -> Result<Option<ClientKey>, ClientError> {
+    let in_variable = || flags::variable(environment, KEY_VARIABLE).map(Secret::new);
     let key = match file {
-        Some(file) => Some(Secret::from_file(&file).map_err(ClientError::Misconfigured)?),
-        None => flags::variable(environment, KEY_VARIABLE).map(Secret::new),
+        Some(file) => Some(ClientKey::from_file(file)),
+        None => in_variable().map(ClientKey::new),
     };
-    let is_sendable = |key: &Secret| key.expose().bytes().all(|byte| byte.is_ascii_graphic());
-    match key {
-        Some(key) if !is_sendable(&key) => Err(ClientError::Misconfigured(
-            "the API key has a character that is not allowed in a header; use visible ASCII without spaces".to_owned(),
-        )),
-        key => Ok(key),
-    }
+    key.transpose().map_err(ClientError::Misconfigured)
 }

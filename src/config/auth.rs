@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::ConfigError;
+use super::jwt;
 use super::key_hash::KeyHash;
 use super::keys_file::{KeysFile, PrincipalEntry};
 use super::listen::ListenAddress;
@@ -45,6 +46,8 @@ pub struct Keys {
     pub file: Option<KeysFile>,
     /// Whether clients are asked for certificates.
     asks_for_certificates: bool,
+    /// Whether tokens of an issuer are accepted.
+    accepts_tokens: bool,
 }
 
 /// One key and its origin.
@@ -72,6 +75,12 @@ impl Auth {
         let wants_key = settings.choice("auth", &[("key", true), ("none", false)])?;
         let api = key(settings, "api_key")?;
         let file = keys_file(settings)?;
+        if jwt::is_set(settings) && file.is_none() {
+            let problem = format!(
+                "has no effect without principals that have subjects; set {KEYS_FILE} (LEASEHOLD_AUTH_KEYS_FILE)"
+            );
+            return Err(settings.invalid(jwt::ISSUER, problem));
+        }
         let first = match (&api, &file) {
             (Some(_), _) => "api_key",
             (None, Some(_)) => KEYS_FILE,
@@ -94,6 +103,7 @@ impl Auth {
             read: read?,
             file,
             asks_for_certificates: server_tls::asks_clients(settings),
+            accepts_tokens: jwt::is_set(settings),
         };
         keys.checked()
             .map_err(|(name, problem)| settings.invalid(name, problem))
@@ -142,6 +152,7 @@ impl Keys {
             read: read_if_any("read_key", &self.read)?,
             file: self.file.as_ref().map(reread).transpose()?,
             asks_for_certificates: self.asks_for_certificates,
+            accepts_tokens: self.accepts_tokens,
         };
         keys.checked()
             .map_err(|(name, problem)| format!("{name}: {problem}"))
@@ -170,7 +181,7 @@ impl Keys {
     }
 
     /// Checks that each key is valid in a header, that no key has two roles, and that no principal waits for certificates
-    /// that clients are not asked for.
+    /// that clients are not asked for, or for tokens that are not accepted.
     fn checked(self) -> Result<Self, (&'static str, String)> {
         for (name, key) in self.all() {
             check(&key.secret).map_err(|problem| (name, problem))?;
@@ -182,6 +193,16 @@ impl Keys {
                 "{} has certificates, and clients are not asked for theirs; set {}",
                 principal.name,
                 server_tls::CLIENT_CA_FILE
+            );
+            return Err((KEYS_FILE, problem));
+        }
+        let has_subjects = |principal: &&PrincipalEntry| !principal.subjects.is_empty();
+        let known_by_token = self.principals().find(has_subjects);
+        if let Some(principal) = known_by_token.filter(|_| !self.accepts_tokens) {
+            let problem = format!(
+                "{} has subjects, and no tokens are accepted; set {}",
+                principal.name,
+                jwt::ISSUER
             );
             return Err((KEYS_FILE, problem));
         }

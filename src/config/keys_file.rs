@@ -21,6 +21,10 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const KEYS_MAX: usize = 2;
 /// How many names of certificates a principal may have.
 const CERTIFICATES_MAX: usize = 16;
+/// How many subjects of tokens a principal may have.
+const SUBJECTS_MAX: usize = 64;
+/// The longest subject, in bytes. That of a service account of Kubernetes has 343 at most.
+const SUBJECT_BYTES_MAX: usize = 512;
 /// How many rules a principal may have. A request may look at all of them.
 const RULES_MAX: usize = 64;
 /// The longest name of a principal, in bytes.
@@ -46,10 +50,12 @@ pub struct KeysFile {
 pub struct PrincipalEntry {
     /// Its name in refusals, in the log and in the audit stream.
     pub name: String,
-    /// The hashes of its keys: one, or two while keys are changed; none if it is known by certificates alone.
+    /// The hashes of its keys: one, or two while keys are changed; none if it is known by certificates or tokens alone.
     pub keys: Vec<KeyHash>,
     /// The names in the certificates of its clients.
     pub certificates: Vec<CertificateName>,
+    /// The subjects of the tokens of its clients.
+    pub subjects: Vec<String>,
     /// What it may do.
     pub rights: Rights,
     /// Whether its name is the `owner` of all its claims, so that nobody else can appear as it.
@@ -94,6 +100,7 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
     };
     let mut principals = Vec::new();
     let (mut names_of_keys, mut owners_of_names) = (HashMap::new(), HashMap::new());
+    let mut owners_of_subjects = HashMap::new();
     for (name, table) in top.tables("principals")? {
         let entry = principal(name, &table, &quota_of_each)?;
         for key in &entry.keys {
@@ -111,6 +118,13 @@ fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
                     "{certificate} is a name of {other} too; a certificate is of one principal"
                 );
                 return Err(table.invalid("certificates", problem));
+            }
+        }
+        for subject in &entry.subjects {
+            if let Some(other) = owners_of_subjects.insert(subject.clone(), name) {
+                let problem =
+                    format!("{subject} is a subject of {other} too; a subject is of one principal");
+                return Err(table.invalid("subjects", problem));
             }
         }
         principals.push(entry);
@@ -131,12 +145,19 @@ fn principal(
     quota_of_each: &Quota,
 ) -> Result<PrincipalEntry, ConfigError> {
     check_name(name).map_err(|problem| table.invalid("", problem))?;
-    table.has_only(&["keys", "certificates", "rules", "bind_owner", QUOTA])?;
+    table.has_only(&[
+        "keys",
+        "certificates",
+        "subjects",
+        "rules",
+        "bind_owner",
+        QUOTA,
+    ])?;
     let quota = match table.table(QUOTA)? {
         Some(own) => Quota::parse(&own, quota_of_each)?,
         None => quota_of_each.clone(),
     };
-    let certificates = certificates(table)?;
+    let (certificates, subjects) = (certificates(table)?, subjects(table)?);
     let rules = table.tables_in_array("rules")?;
     if rules.len() > RULES_MAX {
         let problem = format!("has {} rules; at most {RULES_MAX} are allowed", rules.len());
@@ -145,8 +166,9 @@ fn principal(
     let rules = rules.iter().map(rule).collect::<Result<_, _>>()?;
     Ok(PrincipalEntry {
         name: name.to_owned(),
-        keys: keys(table, !certificates.is_empty())?,
+        keys: keys(table, !certificates.is_empty() || !subjects.is_empty())?,
         certificates,
+        subjects,
         rights: Rights::new(rules),
         binds_owner: table.boolean("bind_owner")?.unwrap_or(false),
         quota,
@@ -191,9 +213,36 @@ fn certificates(table: &Section<'_>) -> Result<Vec<CertificateName>, ConfigError
     Ok(names)
 }
 
-fn keys(table: &Section<'_>, has_certificates: bool) -> Result<Vec<KeyHash>, ConfigError> {
+/// Subjects are compared as a whole: part of one is chosen by whoever may create the account that it names.
+fn subjects(table: &Section<'_>) -> Result<Vec<String>, ConfigError> {
+    let texts = table.texts("subjects")?;
+    if texts.len() > SUBJECTS_MAX {
+        let problem = format!(
+            "has {} subjects; at most {SUBJECTS_MAX} are allowed",
+            texts.len()
+        );
+        return Err(table.invalid("subjects", problem));
+    }
+    let mut subjects = Vec::with_capacity(texts.len());
+    for (text, offset) in texts {
+        let problem = if text.is_empty() || text.len() > SUBJECT_BYTES_MAX {
+            format!("has a subject that does not have 1 to {SUBJECT_BYTES_MAX} bytes")
+        } else if text.contains('*') {
+            format!("\"{text}\" has a *, but subjects are compared as they are; list each of them")
+        } else if subjects.iter().any(|known| known == text) {
+            "has the same subject twice; leave one out".to_owned()
+        } else {
+            subjects.push(text.to_owned());
+            continue;
+        };
+        return Err(table.invalid_at(offset, "subjects", problem));
+    }
+    Ok(subjects)
+}
+
+fn keys(table: &Section<'_>, needs_none: bool) -> Result<Vec<KeyHash>, ConfigError> {
     let texts = table.texts("keys")?;
-    if (texts.is_empty() && !has_certificates) || texts.len() > KEYS_MAX {
+    if (texts.is_empty() && !needs_none) || texts.len() > KEYS_MAX {
         let problem = format!(
             "has {} keys; give the hash of one key, or of {KEYS_MAX} while clients change from one to the other",
             texts.len()

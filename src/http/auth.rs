@@ -1,4 +1,4 @@
-//! Authorization, decided only here: a key or a client certificate belongs to a principal, and the rights of a principal
+//! Authorization, decided only here: a key, a token or a client certificate belongs to a principal, and the rights of a principal
 //! permit verbs on locks.
 //! Without keys, only requests that a browser sent for another site are refused. The configuration provides the keys.
 //!
@@ -9,25 +9,31 @@ mod browsers;
 mod keys;
 mod lasting;
 mod quota;
+mod tokens;
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::Method;
 use axum::http::header::AUTHORIZATION;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
 
 use super::app::App;
 use super::peers::PeerCounts;
 use super::problem::{AccessRefusal, Problem};
 use super::requester::Requester;
 use super::routes::Route;
-use crate::config::CertificateName;
+use crate::config::{CertificateName, KeyHash};
 use crate::domain::{LockName, NamePrefixes, Owner, Verb};
+use crate::limits::Limit;
 pub use browsers::KnownHosts;
 pub(super) use keys::Principal;
 pub use keys::{KeyRing, Role};
 pub(super) use quota::RateLimit;
+pub(super) use tokens::TokenFault;
+pub use tokens::{IssuerKeys, KeysState, TokenVerifier};
 
 /// Who may call.
 #[derive(Clone, Debug)]
@@ -51,6 +57,15 @@ impl Access {
         match self {
             Self::Open(hosts) => browsers::screen(hosts, request, route),
             Self::Keys(..) => Ok(()),
+        }
+    }
+
+    /// The keys of the issuer of tokens; `None` if no tokens are accepted.
+    #[must_use]
+    pub fn issuer_keys(&self) -> Option<&IssuerKeys> {
+        match self {
+            Self::Open(_) => None,
+            Self::Keys(keys, _) => keys.tokens().map(TokenVerifier::keys),
         }
     }
 
@@ -177,33 +192,124 @@ const READS_ONLY: &str =
 
 /// Admits a request if its key is valid and its principal has not sent too many, and adds the [`Principal`] to its
 /// requester. A key that changes nothing is refused here, before the body of a change is read.
-pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem> {
+///
+/// The answer is there at once, except for a token with a key that is just being read.
+pub(super) fn admit(app: &App, request: Request) -> Admission {
+    match decide(app, request, true) {
+        Decision::Made(decided) => Either::Left(ready(decided)),
+        Decision::After(refreshed, request) => {
+            let app = app.clone();
+            let decided = async move {
+                refreshed.await;
+                match decide(&app, request, false) {
+                    Decision::Made(decided) => decided,
+                    // Only what may wait gets this.
+                    Decision::After(..) => Err(Problem::token_refused(TokenFault::UnknownKey)),
+                }
+            };
+            Either::Right(decided.boxed())
+        }
+    }
+}
+
+/// The request, or why it is refused.
+pub(super) type Admission =
+    Either<Ready<Result<Request, Problem>>, BoxFuture<'static, Result<Request, Problem>>>;
+
+enum Decision {
+    Made(Result<Request, Problem>),
+    /// To be made once the keys of the issuer have been read again.
+    After(BoxFuture<'static, ()>, Request),
+}
+
+fn decide(app: &App, request: Request, may_wait: bool) -> Decision {
     let Access::Keys(keys, failures) = &app.settings().access else {
-        return Ok(request);
+        return Decision::Made(Ok(request));
     };
-    let value = request.headers().get(AUTHORIZATION);
-    let presented = value.and_then(|value| presented(value.as_bytes(), request.uri().path()));
-    let certificate = match value {
-        Some(_) => None,
-        None => certificate(&request),
-    };
-    let principal = match (&presented, certificate) {
-        (Some(key), _) => keys.principal_of(key),
-        (None, Some(names)) => keys.principal_of_certificate(names),
-        (None, None) => None,
-    };
-    let Some(principal) = principal else {
-        let detail = match (presented, certificate) {
-            (Some(_), _) => "the API key is not valid",
-            (None, Some(_)) => {
-                "no principal has a name of this client certificate, or several have; send an API key as \"Authorization: \
-                 Bearer <key>\""
+    match sender(keys, failures, &request) {
+        Ok(principal) => Decision::Made(let_in(app, keys, request, principal)),
+        Err(Unknown::Token(TokenFault::UnknownKey | TokenFault::NoKeys)) if may_wait => {
+            match keys.tokens().and_then(TokenVerifier::refreshed) {
+                Some(refreshed) => Decision::After(refreshed, request),
+                None => decide(app, request, false),
             }
-            (None, None) => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
+        }
+        Err(Unknown::Token(fault)) => {
+            if fault == TokenFault::TooLong {
+                app.refusals().count(Limit::TokenSize);
+            }
+            let problem = Problem::token_refused(fault);
+            // Without keys, it is not the client that is at fault.
+            Decision::Made(Err(match fault == TokenFault::NoKeys {
+                true => problem,
+                false => failures.refuse(&Requester::of(request), problem),
+            }))
+        }
+        Err(Unknown::Other(detail)) => {
+            let problem = Problem::unauthorized(detail);
+            Decision::Made(Err(failures.refuse(&Requester::of(request), problem)))
+        }
+        Err(Unknown::TooMany(retry_after)) => {
+            Decision::Made(Err(Problem::rate_limited(retry_after)))
+        }
+    }
+}
+
+/// Why the sender is not known.
+enum Unknown {
+    Token(TokenFault),
+    Other(&'static str),
+    /// Its signature is not even verified.
+    TooMany(Duration),
+}
+
+/// The principal of the key, the token or the certificate of a request.
+fn sender(keys: &KeyRing, failures: &Failures, request: &Request) -> Result<Principal, Unknown> {
+    let Some(value) = request.headers().get(AUTHORIZATION) else {
+        let Some(names) = certificate(request) else {
+            let detail = "this needs an API key; send it as \"Authorization: Bearer <key>\"";
+            return Err(Unknown::Other(detail));
         };
-        return Err(failures.refuse(&Requester::of(request), detail));
+        let principal = keys.principal_of_certificate(names);
+        return principal.ok_or(Unknown::Other(
+            "no principal has a name of this client certificate, or several have; send an API key as \"Authorization: \
+             Bearer <key>\"",
+        ));
     };
-    if certificate.is_some() {
+    let presented = presented(value.as_bytes(), request.uri().path());
+    let Some(presented) = presented else {
+        let detail = "this needs an API key; send it as \"Authorization: Bearer <key>\"";
+        return Err(Unknown::Other(detail));
+    };
+    if let Some(principal) = keys.principal_of(&presented) {
+        return Ok(principal);
+    }
+    let Some(tokens) = keys.tokens().filter(|_| tokens::is_token(&presented)) else {
+        return Err(Unknown::Other("the API key is not valid"));
+    };
+    tokens.check_length(&presented).map_err(Unknown::Token)?;
+    let hash = KeyHash::of(&presented);
+    let token = match tokens.known(&hash) {
+        Some(token) => token,
+        None => {
+            // A signature costs far more to verify than to send. So an address that has failed too often has no new
+            // token verified; a token that was verified before is always answered, like a key.
+            failures.check(request).map_err(Unknown::TooMany)?;
+            tokens.verify(&presented, hash).map_err(Unknown::Token)?
+        }
+    };
+    let principal = keys.principal_of_token(token);
+    principal.ok_or(Unknown::Token(TokenFault::Subject))
+}
+
+/// Lets a request of this principal in, if it may do anything at all with the method of the request.
+fn let_in(
+    app: &App,
+    keys: &KeyRing,
+    mut request: Request,
+    principal: Principal,
+) -> Result<Request, Problem> {
+    if !request.headers().contains_key(AUTHORIZATION) {
         browsers::screen_certificate(&request)?;
     }
     let level = app.count_request(&principal, request.method())?;
@@ -264,14 +370,30 @@ impl Failures {
         }
     }
 
-    /// Counts the failure and returns the problem for it. Trusted proxies are never limited, because they forward
+    /// Counts the failure and returns its problem, or that of too many. Trusted proxies are never limited, because they forward
     /// requests of many clients.
-    fn refuse(&self, requester: &Requester, detail: &'static str) -> Problem {
+    fn refuse(&self, requester: &Requester, problem: Problem) -> Problem {
         let counted = self.counts.count(requester.network());
         if requester.is_trusted_proxy() || counted.count <= self.per_minute_max {
-            Problem::unauthorized(detail)
+            problem
         } else {
             Problem::rate_limited(counted.over_in)
+        }
+    }
+
+    /// Whether the sender may still fail; if not, when it may again.
+    fn check(&self, request: &Request) -> Result<(), Duration> {
+        let Some(requester) = request.extensions().get::<Requester>() else {
+            return Ok(());
+        };
+        let counted = self.counts.current(requester.network());
+        match counted {
+            Some(counted)
+                if counted.count > self.per_minute_max && !requester.is_trusted_proxy() =>
+            {
+                Err(counted.over_in)
+            }
+            Some(_) | None => Ok(()),
         }
     }
 }

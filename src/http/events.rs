@@ -10,7 +10,6 @@ use futures_util::future::{self, Either, ready};
 use futures_util::stream;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::admission::Operation;
 use super::app::App;
@@ -90,10 +89,9 @@ fn response(
     let user_timeout = requester.peer.as_ref().map(Peer::user_timeout);
     let guard = user_timeout.map(|user_timeout| user_timeout.limited_to(USER_TIMEOUT));
     // The client connects again, and is then checked by the rules of now.
-    let replaced = requester.principal.as_ref().map(Principal::replaced);
-    let replaced = replaced.cloned().map(CancellationToken::cancelled_owned);
-    let replaced = replaced.map_or_else(|| Either::Left(future::pending()), Either::Right);
-    let events = events.take_until(replaced);
+    let changed = requester.principal.as_ref().map(Principal::changed);
+    let changed = changed.map_or_else(|| Either::Left(future::pending()), Either::Right);
+    let events = events.take_until(Box::pin(changed));
     // A stream ends when the process stops. A client without an id yet cannot resume on another process, so it gets a
     // `reset` at the end.
     let events = events.chain(stream::once(async { encode(WatchEvent::Reset) }));

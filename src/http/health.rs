@@ -10,6 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::app::App;
+use super::auth::KeysState;
 use super::extract;
 use super::problem::Problem;
 use super::requester::Requester;
@@ -133,6 +134,20 @@ fn checks(app: &App, is_draining: bool, store: StoreHealth) -> Vec<Check> {
             }
         };
         checks.push(check("keys", are_current, detail));
+    }
+    if let Some(keys) = app.settings().access.issuer_keys() {
+        let (state, stale_after) = (keys.current_state(), keys.stale_after());
+        let detail = match (state, stale_after) {
+            (KeysState::Current, _) => "the keys of the issuer of tokens are known".to_owned(),
+            (KeysState::Outdated, Some(left)) => format!(
+                "the keys of the issuer of tokens cannot be read; those of before are used for {}; the log says why",
+                duration::format(left)
+            ),
+            (KeysState::Outdated | KeysState::Unknown, _) => {
+                "the keys of the issuer of tokens are not known, so tokens are refused; the log says why".to_owned()
+            }
+        };
+        checks.push(check("jwks", state == KeysState::Current, detail));
     }
     let findings = store.findings.into_iter();
     checks.extend(findings.map(|found| check(found.topic, found.is_fine, found.detail)));

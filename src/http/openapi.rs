@@ -128,7 +128,8 @@ fn components() -> Components {
         .description(Some(
             "A key, if the service is configured with keys. The read key permits GET and HEAD, the API key everything \
              except evictions, the admin key everything. A key of the keys file permits what the rules of its principal say, \
-             and so does a client certificate with one of its names, where the service asks for certificates.",
+             and so does a client certificate with one of its names, where the service asks for certificates, and a JSON Web \
+             Token with one of its subjects, where the service accepts those of an issuer.",
         ));
     let mut schemas = Vec::new();
     collect::<GrantView<'_>>(&mut schemas);

@@ -38,6 +38,19 @@ impl PeerCounts {
             over_in: (window.began_at + WINDOW).saturating_duration_since(now),
         }
     }
+
+    /// The events of the peer so far; `None` if there are none in the current minute.
+    pub(super) fn current(&self, peer: IpAddr) -> Option<Counted> {
+        let now = Instant::now();
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = counts.peers.len() >= PEERS_MAX;
+        let of_others = counts.others.as_ref().filter(|_| is_full);
+        let window = counts.peers.get(&peer).or(of_others)?;
+        (!window.is_over(now)).then(|| Counted {
+            count: window.count,
+            over_in: (window.began_at + WINDOW).saturating_duration_since(now),
+        })
+    }
 }
 
 /// The count of one kind of event over all peers.

@@ -258,7 +258,7 @@ impl Problem {
             response.headers_mut().insert(LOCK_TOKEN, secret(token));
         }
         if self.0.code == Code::Unauthorized {
-            let scheme = HeaderValue::from_static("Bearer");
+            let scheme = HeaderValue::from_static(self.challenge());
             response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
         }
         response

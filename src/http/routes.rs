@@ -180,9 +180,15 @@ impl Service<Request> for Routes {
         let (Some(app), Some(handler)) = (&self.locks, handler(&request)) else {
             return Either::Right(self.router.call(request));
         };
-        let answer = match auth::admit(app, request) {
-            Ok(request) => handler(State(app.clone()), request),
+        let admitted = auth::admit(app, request);
+        let app = app.clone();
+        let answer = move |admitted: Result<Request, Problem>| match admitted {
+            Ok(request) => handler(State(app), request),
             Err(problem) => ready(problem.into_response()).boxed(),
+        };
+        let answer = match admitted {
+            Either::Left(admitted) => answer(admitted.into_inner()),
+            Either::Right(admitted) => admitted.then(answer).boxed(),
         };
         Either::Left(answer.map(Ok))
     }

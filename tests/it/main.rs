@@ -28,6 +28,7 @@ mod fencing;
 mod file;
 mod generated;
 mod history;
+mod jwt;
 mod key_reload;
 mod late_answers;
 mod limits;

@@ -1,6 +1,6 @@
 //! Authentication settings, secrets that must not be printed, and the store's URL, which may contain a secret.
 
-use leasehold::config::{Auth, Config, Sources};
+use leasehold::config::{Auth, ClientKey, Config, Sources};
 
 use crate::config::{KEY, OTHER_KEY, complaint, environment, file, from_environment};
 
@@ -232,4 +232,20 @@ fn secrets_are_never_printed() {
         settings.to_string().contains("api_key = \"***\""),
         "{settings}"
     );
+}
+
+/// Tokens that are mounted into a pod are replaced there, so a command that runs for long must not keep the first one.
+#[test]
+fn the_key_of_a_command_is_that_of_its_file_at_each_request() {
+    let file = file("first\n");
+    let key = ClientKey::from_file(file.path().to_owned()).unwrap();
+    assert_eq!(key.current().expose(), "first");
+    std::fs::write(file.path(), "second\n").unwrap();
+    assert_eq!(key.current().expose(), "second");
+    for unfit in ["", "with a space", &"x".repeat(5_000)] {
+        std::fs::write(file.path(), unfit).unwrap();
+        assert_eq!(key.current().expose(), "second", "{unfit}");
+    }
+    std::fs::write(file.path(), "third").unwrap();
+    assert_eq!(key.current().expose(), "third");
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,6 +14,8 @@ use super::quota::PrincipalQuota;
 use crate::config::{API_KEY_CHARS_MAX, CertificateName, KeyHash, PrincipalEntry};
 use crate::domain::{Owner, Rights, Verb, Verbs};
 use crate::http::audit::RefusalSample;
+
+use super::tokens::{TokenLife, TokenVerifier, VerifiedToken};
 
 /// What a key of the configuration itself allows. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,11 +62,14 @@ impl Role {
 enum Credential {
     Key(KeyHash),
     Certificate(CertificateName),
+    /// The subject of tokens.
+    Subject(Arc<str>),
 }
 
-/// The authenticated sender of a request. Cloning is cheap.
+/// The authenticated sender of a request, and how long the token is valid by which it is known, if it is one. Cloning is
+/// cheap.
 #[derive(Clone)]
-pub(in crate::http) struct Principal(Arc<PrincipalFacts>);
+pub(in crate::http) struct Principal(Arc<PrincipalFacts>, Option<TokenLife>);
 
 struct PrincipalFacts {
     name: String,
@@ -83,7 +89,7 @@ struct PrincipalFacts {
 
 impl Principal {
     fn of_role(role: Role, credential: Credential, refusals: Arc<RefusalSample>) -> Self {
-        Self(Arc::new(PrincipalFacts {
+        let facts = Arc::new(PrincipalFacts {
             name: role.name().to_owned(),
             role: Some(role),
             rights: role.rights(),
@@ -92,7 +98,8 @@ impl Principal {
             refusals,
             quota: Arc::default(),
             replaced: CancellationToken::new(),
-        }))
+        });
+        Self(facts, None)
     }
 
     fn of_entry(
@@ -101,7 +108,7 @@ impl Principal {
         refusals: Arc<RefusalSample>,
         quota: Arc<PrincipalQuota>,
     ) -> Self {
-        Self(Arc::new(PrincipalFacts {
+        let facts = Arc::new(PrincipalFacts {
             name: entry.name.clone(),
             role: None,
             rights: entry.rights.clone(),
@@ -110,7 +117,8 @@ impl Principal {
             refusals,
             quota,
             replaced: CancellationToken::new(),
-        }))
+        });
+        Self(facts, None)
     }
 
     pub(in crate::http) fn name(&self) -> &str {
@@ -139,9 +147,32 @@ impl Principal {
         &self.0.quota
     }
 
-    /// Cancelled once its key or its certificate is no longer valid, or the principal has other rights or another quota.
-    pub(in crate::http) fn replaced(&self) -> &CancellationToken {
-        &self.0.replaced
+    /// Whether its key, its certificate or its token is no longer valid, or the principal has other rights or another
+    /// quota.
+    pub(in crate::http) fn has_changed(&self) -> bool {
+        self.0.replaced.is_cancelled() || self.has_expired()
+    }
+
+    /// Whether the token by which it is known is no longer valid.
+    pub(in crate::http) fn has_expired(&self) -> bool {
+        self.1.as_ref().is_some_and(TokenLife::is_over)
+    }
+
+    /// Completes when [`has_changed`](Self::has_changed) is true.
+    pub(in crate::http) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (replaced, life) = (self.0.replaced.clone(), self.1.clone());
+        async move {
+            let expired = async {
+                match life {
+                    Some(life) => life.over().await,
+                    None => future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = replaced.cancelled() => {}
+                () = expired => {}
+            }
+        }
     }
 
     fn is_equal_to(&self, other: &Self) -> bool {
@@ -156,9 +187,9 @@ impl Principal {
     }
 }
 
-/// The valid keys. Clones share them.
+/// The valid keys, and what verifies tokens. Clones share them.
 #[derive(Clone)]
-pub struct KeyRing(Arc<SharedKeys>);
+pub struct KeyRing(Arc<SharedKeys>, Option<TokenVerifier>);
 
 #[derive(Default)]
 struct SharedKeys {
@@ -171,9 +202,20 @@ impl KeyRing {
     /// Creates a ring with these keys.
     #[must_use]
     pub fn new<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Self {
-        let ring = Self(Arc::default());
+        let ring = Self(Arc::default(), None);
         ring.replace(keys);
         ring
+    }
+
+    /// The same ring, which accepts tokens too.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Option<TokenVerifier>) -> Self {
+        Self(self.0, tokens)
+    }
+
+    /// Verifies tokens, if they are accepted.
+    pub(super) fn tokens(&self) -> Option<&TokenVerifier> {
+        self.1.as_ref()
     }
 
     /// Replaces all keys by these.
@@ -203,8 +245,11 @@ impl KeyRing {
             let quota = PrincipalQuota::of(&entry.quota, quotas.get(&entry.name));
             let keys = entry.keys.iter().copied().map(Credential::Key);
             let names = entry.certificates.iter().cloned();
+            let subjects = entry.subjects.iter();
+            let subjects = subjects.map(|subject| Credential::Subject(subject.as_str().into()));
             new.extend(
                 keys.chain(names.map(Credential::Certificate))
+                    .chain(subjects)
                     .map(|credential| {
                         let (refusals, quota) = (Arc::clone(&refusals), Arc::clone(&quota));
                         let principal =
@@ -227,7 +272,7 @@ impl KeyRing {
         for (credential, before) in &old {
             let now = principals.get(credential);
             if now.is_none_or(|now| !Arc::ptr_eq(&now.0, &before.0)) {
-                before.replaced().cancel();
+                before.0.replaced.cancel();
             }
         }
     }
@@ -278,12 +323,21 @@ impl KeyRing {
         is_of_one.then(|| first.clone())
     }
 
+    /// The principal with the subject of this token.
+    pub(super) fn principal_of_token(&self, token: VerifiedToken) -> Option<Principal> {
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        let principal = principals.get(&Credential::Subject(token.subject))?;
+        Some(Principal(Arc::clone(&principal.0), Some(token.life)))
+    }
+
     /// This principal with its rights of now, if its key or its certificate is still its own.
     pub(super) fn current(&self, principal: &Principal) -> Option<Principal> {
         let principals = self.0.principals.read();
         let principals = principals.unwrap_or_else(PoisonError::into_inner);
         let now = principals.get(&principal.0.credential);
-        now.filter(|now| now.is_same_sender_as(principal)).cloned()
+        let now = now.filter(|now| now.is_same_sender_as(principal))?;
+        Some(Principal(Arc::clone(&now.0), principal.1.clone()))
     }
 
     /// Whether any key has this role.

@@ -10,6 +10,8 @@ use super::{Access, Principal, refusal};
 /// The key or the certificate does not authenticate the sender of the request any more.
 const REPLACED: &str = "the key or the client certificate of this request is no longer valid for the principal with which it \
                         began";
+/// The token does not authenticate the sender any more.
+const EXPIRED: &str = "the token of this request has expired while the request lasted, or its issuer no longer has the key of it";
 /// The right was taken away for a moment, in which the request ended.
 const RETURNED: &str = "the right to acquire this lock was taken away while the request lasted, and has come back; send the \
                         request again";
@@ -26,8 +28,11 @@ impl App {
         let Access::Keys(keys, _) = &self.settings().access else {
             return Ok(None);
         };
-        if !principal.replaced().is_cancelled() {
+        if !principal.has_changed() {
             return Ok(None);
+        }
+        if principal.has_expired() {
+            return Err(Problem::invalid_token(EXPIRED));
         }
         let Some(now) = keys.current(principal) else {
             return Err(Problem::unauthorized(REPLACED));
@@ -47,7 +52,7 @@ impl App {
     /// nothing.
     pub(in crate::http) async fn revoked(self, mut principal: Principal, names: LockNames) {
         loop {
-            principal.replaced().cancelled().await;
+            principal.changed().await;
             match self.permit_still(&principal, &names, None) {
                 Ok(Some(now)) => principal = now,
                 // Only what has changed gets here.

@@ -16,7 +16,7 @@ use crate::http::problem::{Code, ProblemBody};
 const REQUEST_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 /// The codes of any request on locks.
-pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 7] = [
+pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 8] = [
     Code::InvalidField,
     Code::UnknownField,
     Code::MalformedBody,
@@ -24,6 +24,7 @@ pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 7] = [
     Code::Unauthorized,
     Code::Forbidden,
     Code::RateLimited,
+    Code::IssuerUnavailable,
 ];
 /// The codes of any request with a body.
 pub(super) const OF_BODIES: [Code; 3] = [
@@ -146,7 +147,9 @@ fn refusal(codes: &[Code]) -> Response {
     let mut response = bare(&description).content("application/problem+json", content.build());
     let status = codes[0].facts().status.as_u16();
     if status == 401 {
-        let scheme = header("Always `Bearer`.");
+        let scheme = header(
+            "`Bearer`; with `error=\"invalid_token\"` if a JSON Web Token was sent that is not valid.",
+        );
         response = response.header("WWW-Authenticate", scheme);
     }
     if matches!(status, 423 | 429 | 503) {
@@ -232,7 +235,7 @@ fn members_of(code: Code) -> Value {
         "quota_exceeded" => json!({
             "quota": "requests_per_second", "outcome": "nothing_done", "retry_after_ms": 20,
         }),
-        "rate_limited" | "overloaded" => {
+        "rate_limited" | "overloaded" | "issuer_unavailable" => {
             json!({"outcome": "nothing_done", "retry_after_ms": 1_000})
         }
         "store_full" => json!({"outcome": "nothing_done", "retry_after_ms": 5_000}),

@@ -95,7 +95,12 @@ fn metrics() -> OperationBuilder {
     let responses = ResponsesBuilder::new().response("200", metrics);
     described("metrics", "Metrics for Prometheus", alive()).responses(refusals(
         responses,
-        [Code::Unauthorized, Code::Forbidden, Code::RateLimited],
+        [
+            Code::Unauthorized,
+            Code::Forbidden,
+            Code::RateLimited,
+            Code::IssuerUnavailable,
+        ],
     ))
 }
 

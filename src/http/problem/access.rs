@@ -6,17 +6,22 @@ use std::time::Duration;
 use super::body::ProblemOutcome;
 use super::{Code, Problem};
 use crate::domain::LockName;
-use crate::http::auth::RateLimit;
+use crate::http::auth::{RateLimit, TokenFault};
 use crate::limits::BucketEmpty;
 
 /// The quota of requests, as the keys file names it.
 const REQUESTS_QUOTA: &str = "requests_per_second";
+
+/// When to retry if the keys of the issuer are not known.
+const RETRY_ISSUER: Duration = Duration::from_secs(5);
 
 /// The reason to refuse a request because of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum AccessRefusal {
     /// The request has no valid key.
     Unauthorized,
+    /// Its token is not valid.
+    InvalidToken,
     /// Its peer sent too many requests without a valid key.
     RateLimited,
     /// The role of its key does not allow the operation.
@@ -31,8 +36,9 @@ pub(in crate::http) enum AccessRefusal {
 
 impl AccessRefusal {
     /// Every reason, in the order of the variants.
-    pub(in crate::http) const ALL: [Self; 6] = [
+    pub(in crate::http) const ALL: [Self; 7] = [
         Self::Unauthorized,
+        Self::InvalidToken,
         Self::RateLimited,
         Self::Role,
         Self::Rule,
@@ -44,6 +50,7 @@ impl AccessRefusal {
     pub(in crate::http) fn label(self) -> &'static str {
         match self {
             Self::Unauthorized => "unauthorized",
+            Self::InvalidToken => "invalid_token",
             Self::RateLimited => "rate_limited",
             Self::Role => "role",
             Self::Rule => "rule",
@@ -57,6 +64,29 @@ impl Problem {
     /// The request has no valid key.
     pub(in crate::http) fn unauthorized(detail: &'static str) -> Self {
         Self::new(Code::Unauthorized, detail).refused_for(AccessRefusal::Unauthorized)
+    }
+
+    /// The token of the request is refused.
+    pub(in crate::http) fn token_refused(fault: TokenFault) -> Self {
+        if fault == TokenFault::NoKeys {
+            let mut refusal = Self::new(Code::IssuerUnavailable, fault.detail());
+            refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
+            return refusal.retry_after(RETRY_ISSUER);
+        }
+        Self::invalid_token(fault.detail())
+    }
+
+    /// The token of the request is not valid, or no longer.
+    pub(in crate::http) fn invalid_token(detail: &'static str) -> Self {
+        Self::new(Code::Unauthorized, detail).refused_for(AccessRefusal::InvalidToken)
+    }
+
+    /// How to authenticate, for a request that did not (RFC 6750, 3.1): with an error only if there was a token.
+    pub(super) fn challenge(&self) -> &'static str {
+        match self.0.access_refusal == Some(AccessRefusal::InvalidToken) {
+            true => "Bearer error=\"invalid_token\"",
+            false => "Bearer",
+        }
     }
 
     /// The peer sent too many requests without a valid key.

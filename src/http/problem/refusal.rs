@@ -163,6 +163,7 @@ impl Problem {
             | Limit::BodyBytes
             | Limit::HeadTimeout
             | Limit::HeadSize
+            | Limit::TokenSize
             | Limit::BodyTimeout
             | Limit::BodySize
             | Limit::WriteTimeout

@@ -1,0 +1,165 @@
+//! Tokens of an issuer: what has to be configured together, and what can never be.
+
+use leasehold::config::SigningKey;
+
+use super::{complaint, file, from_environment};
+
+const SET: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"1","x":"AA","y":"AA"}]}"#;
+const KEYS_FILE: &str = "[principals.a]\nsubjects = [\"system:serviceaccount:a:b\"]\n";
+
+/// What is wrong with this configuration; the first variables make a valid one, and those given replace or extend them.
+fn problem_with(changes: &[(&str, &str)]) -> String {
+    complaint(configured(changes))
+}
+
+fn configured(
+    changes: &[(&str, &str)],
+) -> Result<(leasehold::config::Config, leasehold::config::Settings), leasehold::config::ConfigError>
+{
+    let (keys_file, set) = (file(KEYS_FILE), file(SET));
+    let mut variables = vec![
+        (
+            "LEASEHOLD_AUTH_KEYS_FILE",
+            keys_file.path().to_str().unwrap(),
+        ),
+        ("LEASEHOLD_JWT_ISSUER", "https://issuer.example"),
+        ("LEASEHOLD_JWT_AUDIENCE", "leasehold"),
+        ("LEASEHOLD_JWT_JWKS_FILE", set.path().to_str().unwrap()),
+    ];
+    for change in changes {
+        variables.retain(|(name, _)| *name != change.0);
+        variables.push(*change);
+    }
+    from_environment(&variables)
+}
+
+#[test]
+fn tokens_need_an_issuer_an_audience_and_keys() {
+    configured(&[]).unwrap();
+    for (name, value, words) in [
+        ("AUDIENCE", "", "jwt.audience: is missing"),
+        (
+            "ISSUER",
+            "",
+            "a has subjects, and no tokens are accepted; set jwt.issuer",
+        ),
+        ("JWKS_FILE", "", "set jwt.jwks_file or jwt.jwks_url"),
+        ("JWKS_URL", "https://a", "jwt.jwks_file is set too"),
+        ("JWKS_FILE", "/nowhere", "cannot be read"),
+        ("ALGORITHMS", "RS256,none", "\"none\" is not an algorithm"),
+        ("ALGORITHMS", "HS256", "\"HS256\" is not an algorithm"),
+        ("ALGORITHMS", "", "\"\" is not an algorithm"),
+        ("ALGORITHMS", "RS512", "has no key for the algorithms"),
+        ("LEEWAY", "10m", "is out of range"),
+        ("TOKEN_BYTES_MAX", "0", "is not a whole number from 1"),
+    ] {
+        let problem = problem_with(&[(&format!("LEASEHOLD_JWT_{name}"), value)]);
+        assert!(problem.contains(words), "{name}={value}: {problem}");
+    }
+    let problem = problem_with(&[("LEASEHOLD_AUTH_KEYS_FILE", "")]);
+    assert!(
+        problem.contains("jwt.issuer: has no effect without principals"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn every_key_about_tokens_is_read() {
+    let default = format!("{:?}", configured(&[]).unwrap().0.jwt);
+    for (name, value) in [
+        ("ISSUER", "other"),
+        ("AUDIENCE", "other"),
+        ("ALGORITHMS", "ES256"),
+        ("JWKS_REFRESH", "31s"),
+        ("JWKS_REFRESH_MIN", "31s"),
+        ("JWKS_STALE_MAX", "31s"),
+        ("LEEWAY", "31s"),
+        ("LIFETIME_MAX", "31s"),
+        ("TOKEN_BYTES_MAX", "77"),
+        ("TOKENS_MAX", "77"),
+    ] {
+        // The path of the file of keys is another one each time.
+        let without_path = |jwt: &str| {
+            jwt.split("source:").next().unwrap().to_owned() + jwt.split("refresh:").nth(1).unwrap()
+        };
+        let changed = configured(&[(&format!("LEASEHOLD_JWT_{name}"), value)]);
+        let changed = format!("{:?}", changed.unwrap().0.jwt);
+        assert_ne!(without_path(&changed), without_path(&default), "{name}");
+    }
+}
+
+#[test]
+fn an_audience_needs_an_issuer() {
+    let loaded = from_environment(&[("LEASEHOLD_JWT_AUDIENCE", "leasehold")]);
+    let problem = complaint(loaded);
+    assert!(
+        problem.contains("has no effect without jwt.issuer"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn keys_come_over_tls_or_from_this_machine() {
+    let problem = |url: &str| {
+        let loaded = configured(&[
+            ("LEASEHOLD_JWT_JWKS_FILE", ""),
+            ("LEASEHOLD_JWT_JWKS_URL", url),
+        ]);
+        loaded.err().map(|error| error.to_string())
+    };
+    for url in [
+        "https://issuer.example/jwks",
+        "http://127.0.0.1:1/a",
+        "http://[::1]/a",
+        "http://localhost/a",
+    ] {
+        assert_eq!(problem(url), None, "{url}");
+    }
+    for (url, words) in [
+        ("http://issuer.example/jwks", "is not encrypted"),
+        ("http://localhost.evil.example/jwks", "is not encrypted"),
+        ("http://127.0.0.1@evil.example/jwks", "without user"),
+        ("https://a/jwks?x=1", "without user, query"),
+        ("ftp://a/jwks", "neither https nor http"),
+        ("https:///jwks", "is not a URL"),
+    ] {
+        let problem = problem(url).expect(url);
+        assert!(problem.contains(words), "{url}: {problem}");
+    }
+}
+
+#[test]
+fn a_key_set_has_keys_for_signatures_and_others_are_left_out() {
+    use jsonwebtoken::Algorithm::{ES256, RS256};
+    let keys = |text: &str| SigningKey::all_in(text.as_bytes(), &[RS256, ES256]);
+    let rsa = r#"{"kty":"RSA","n":"AQAB","e":"AQAB","kid":"r"}"#;
+    let others = [
+        r#"{"kty":"oct","k":"AAAA","kid":"secret"}"#,
+        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","use":"enc"}"#,
+        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","alg":"HS256"}"#,
+        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","alg":"PS256"}"#,
+        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","key_ops":["encrypt"]}"#,
+        r#"{"kty":"EC","crv":"P-384","x":"AA","y":"AA"}"#,
+        r#"{"kty":"new"}"#,
+        "7",
+    ];
+    let set = |keys: &[&str]| format!("{{\"keys\":[{}]}}", keys.join(","));
+    let taken = keys(&set(&[&[rsa], &others[..]].concat())).unwrap();
+    assert_eq!(taken.len(), 1);
+    assert_eq!(
+        (taken[0].id.as_deref(), &taken[0].algorithms[..]),
+        (Some("r"), &[RS256][..])
+    );
+    for (text, words) in [
+        (set(&others), "has no key"),
+        ("{}".to_owned(), "is not a JSON Web Key Set"),
+        (set(&["7"; 101]), "more than 100 keys"),
+        (
+            format!("{}{}", set(&[rsa]), " ".repeat(300_000)),
+            "has more than 262144 bytes",
+        ),
+    ] {
+        let problem = keys(&text).unwrap_err();
+        assert!(problem.contains(words), "{problem}");
+    }
+}

@@ -1,0 +1,127 @@
+//! The keys of the issuer change, are away, or are not what they should be.
+
+use std::fs;
+
+use super::issuer::{Published, Signer, WORKER, claims, key_set};
+use super::{Accepting, Keys, worker_token};
+use crate::support::eventually;
+
+fn both() -> [String; 2] {
+    let [one, other] = [Signer::rsa().jwk("1"), Signer::other_rsa().jwk("2")];
+    [key_set(&[one]), key_set(&[other])]
+}
+
+fn other_token() -> String {
+    Signer::other_rsa().token("2", &claims(WORKER, 600))
+}
+
+#[tokio::test]
+async fn no_request_is_refused_while_the_issuer_changes_its_key() {
+    let [one, other] = both();
+    let published = Published::new(one).await;
+    let further = ["--jwt-jwks-refresh", "1h", "--jwt-jwks-refresh-min", "10ms"];
+    let service = Accepting::start(&Keys::Url(&published), &further);
+    let send = async |from: usize, to: usize, by_other: bool| {
+        for number in from..to {
+            // A token of its own for each, so that every signature is verified.
+            let token = if by_other {
+                other_token()
+            } else {
+                worker_token()
+            };
+            let answer = service.acquire(&format!("a/{number}"), &token).await;
+            assert_eq!(answer.status, 201, "{number}: {}", answer.body);
+        }
+    };
+    send(0, 10, false).await;
+    // The issuer signs with the new key at once. Nobody has told the service.
+    published.answer(200, &other);
+    futures_util::future::join_all((1..5).map(|at| send(at * 100, at * 100 + 10, true))).await;
+    let gone = service.acquire("a/gone", &worker_token()).await;
+    assert_eq!(gone.status, 401, "{}", gone.body);
+}
+
+#[tokio::test]
+async fn invented_keys_make_the_service_ask_its_issuer_once_in_a_while() {
+    let [one, _] = both();
+    let published = Published::new(one).await;
+    let further = ["--jwt-jwks-refresh", "1h", "--jwt-jwks-refresh-min", "1h"];
+    let service = Accepting::start(&Keys::Url(&published), &further);
+    for _ in 0..20 {
+        assert_eq!(service.acquire("a/1", &other_token()).await.status, 401);
+    }
+    assert_eq!(published.fetches(), 1, "the one of the start");
+}
+
+/// On several threads: waiting for a line of the log blocks one of them, and the issuer has to answer meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_cannot_be_read_are_used_for_a_while_and_no_longer() {
+    let [one, other] = both();
+    let published = Published::new(one.clone()).await;
+    let further = ["--jwt-jwks-refresh", "50ms", "--jwt-jwks-stale-max", "8s"];
+    let mut service = Accepting::start(&Keys::Url(&published), &further);
+    let token = worker_token();
+    assert_eq!(service.acquire("a/0", &token).await.status, 201);
+    for garbage in [
+        (200, "<html>"),
+        (200, "{\"keys\":[]}"),
+        (503, &*one),
+        (302, &*other),
+    ] {
+        published.answer(garbage.0, garbage.1);
+        service.serving.wait_for_line(
+            "cannot read the keys of the issuer of tokens; those of before are used until jwt.jwks_stale_max",
+        );
+        if garbage.0 == 200 && garbage.1 == "<html>" {
+            assert_eq!(service.acquire("a/1", &token).await.status, 201);
+        }
+    }
+    service.serving.wait_for_line(
+        "the keys of the issuer of tokens are older than jwt.jwks_stale_max and no longer used; all tokens are refused",
+    );
+    // The token that was verified before, and a new one.
+    for token in [&token, &worker_token()] {
+        let refused = service.acquire("a/1", token).await;
+        assert_eq!(
+            (refused.status, refused.body["code"].as_str()),
+            (503, Some("issuer_unavailable"))
+        );
+    }
+    let health = service.text("/readyz?verbose", "").await;
+    assert!(
+        health.contains("\"name\":\"jwks\",\"ok\":false"),
+        "{health}"
+    );
+    assert!(health.contains("\"status\":\"ok\""), "{health}");
+    published.answer(200, &one);
+    eventually("tokens are accepted again", async || {
+        (service.acquire("a/2", &token).await.status == 201).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_service_starts_without_its_issuer_and_reads_the_file_again() {
+    let [one, other] = both();
+    let published = Published::new(one.clone()).await;
+    published.answer(500, "");
+    let further = ["--jwt-jwks-refresh-min", "10ms"];
+    let service = Accepting::start(&Keys::Url(&published), &further);
+    let refused = service.acquire("a/1", &worker_token()).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    published.answer(200, &one);
+    eventually(
+        "the keys are read, because a token needs them",
+        async || (service.acquire("a/1", &worker_token()).await.status == 201).then_some(()),
+    )
+    .await;
+    let mut service = Accepting::start(&Keys::File(&one), &["--auth-reread-interval", "50ms"]);
+    assert_eq!(service.acquire("a/1", &worker_token()).await.status, 201);
+    fs::write(service.path("next"), &other).unwrap();
+    fs::rename(service.path("next"), service.path("jwks.json")).unwrap();
+    service
+        .serving
+        .wait_for_line("keys of the issuer of tokens read: they are new or have changed");
+    assert_eq!(service.acquire("a/2", &other_token()).await.status, 201);
+    assert_eq!(service.acquire("a/3", &worker_token()).await.status, 401);
+}
