@@ -11,6 +11,7 @@ use super::chance::Chance;
 use super::faults::{Effects, Fault, Nemesis};
 use super::fleet::{self, Fleet};
 use super::judge::{Counts, Violation, judge};
+use super::linear;
 use super::observe;
 use super::options::{Backend, Options};
 use super::plan::{KEPT, PAIR, SINGLE};
@@ -131,7 +132,8 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     );
     let mut history = recorder.history();
     (history.ended, history.left_over) = (ended, left_over);
-    let (violations, counts) = judge(&history);
+    let (mut violations, counts) = judge(&history);
+    violations.extend(linear::check(&history));
     Round {
         seed,
         time,
