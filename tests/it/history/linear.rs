@@ -15,8 +15,10 @@
 //!   that keep the search small. It is granted between the first request of its claim and the first answer, view or
 //!   eviction that shows it. Everything that conflicts with it must have ended before.
 //! - A report of a lease (an acquire, a renewal, an event of its stream) requires that it is held, and extends it.
-//! - A release that succeeds ends the leases of its claim. A refusal that says "not the holder" requires that the claim
-//!   holds nothing. A view requires that exactly its holders hold, an eviction the same, and it ends them.
+//! - A release that succeeds ends the leases of its claim. If it is refused, and was for several locks, it may have ended
+//!   those that were left.
+//! - A refusal that says "not the holder", of a request for one lock, requires that the claim holds nothing.
+//! - A view requires that exactly its holders hold. An eviction requires the same, and ends them.
 //!
 //! # The ends of leases
 //!
@@ -47,10 +49,14 @@ mod search;
 use super::judge::{Rule, Violation, about, shown};
 use super::record::History;
 use operations::{LockHistory, Source};
+use register::Held;
 use search::Verdict;
 
 /// After this many configurations of one lock, the search gives up.
 const CONFIGURATIONS_MAX: usize = 2_000_000;
+
+/// How many requests of a claim are shown.
+const REQUESTS_SHOWN: usize = 12;
 
 /// Checks each lock of the history.
 pub(super) fn check(history: &History) -> Vec<Violation> {
@@ -68,12 +74,7 @@ fn check_within(history: &History, configurations_max: usize) -> Vec<Violation> 
             }
             Verdict::Rejected { operation, before } => {
                 let answer = described(history, lock.operations[operation].source);
-                let holders = before.iter().map(|held| {
-                    let lease = &lock.leases[held.lease];
-                    let owner = &history.claims[lease.claim].owner;
-                    let until = held.until as f64 / 1e6;
-                    format!("\n    {owner} with {} until {until:.3}", lease.fence)
-                });
+                let holders = before.iter().map(|held| holder(history, lock, held));
                 let holders: String = holders.collect();
                 let what = format!(
                     "{}: no order explains {answer}\n    held before it:{holders}",
@@ -86,6 +87,21 @@ fn check_within(history: &History, configurations_max: usize) -> Vec<Violation> 
         Some(Violation { rule, at, what })
     };
     locks.iter().filter_map(violation).collect()
+}
+
+/// A description of a lease that is held, with the requests of its claim.
+fn holder(history: &History, lock: &LockHistory, held: &Held) -> String {
+    let lease = &lock.leases[held.lease];
+    let owner = &history.claims[lease.claim].owner;
+    let until = held.until as f64 / 1e6;
+    let own = history.requests.iter();
+    let own = own.filter(|request| request.claim == Some(lease.claim));
+    let requests: Vec<_> = own.take(REQUESTS_SHOWN).map(shown).collect();
+    let requests = requests.join("\n      ");
+    format!(
+        "\n    {owner} with {} until {until:.3}\n      {requests}",
+        lease.fence
+    )
 }
 
 /// A description of the request or of the view with this answer.

@@ -22,7 +22,14 @@ impl Part<'_> {
         };
         match request.action {
             Action::Release | Action::StepBack => {
-                let is_success = matches!(request.last(), Some(Answer::Freed));
+                let is_success = match request.last() {
+                    Some(Answer::Freed) => true,
+                    // Of several locks it releases those that its claim still holds.
+                    Some(Answer::Refused(refusal)) => request.names.len() > 1 && refusal.is_loss(),
+                    Some(Answer::Granted { .. } | Answer::Queued | Answer::Evicted(_)) | None => {
+                        false
+                    }
+                };
                 let answered = request.first_arrival().filter(|_| is_success);
                 let is_too_early = answered.is_some_and(is_reported_after);
                 let may_end = (is_success && !is_too_early) || is_open(request);

@@ -2,7 +2,9 @@
 
 use super::super::judge::Rule;
 use super::super::record::{Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND};
-use super::super::valid::{ANN, CID, DEE, EVA, MS, claim, granted, outage, refused, valid, view};
+use super::super::valid::{
+    ANN, CID, DEE, EVA, FAY, MS, claim, granted, outage, refused, valid, view,
+};
 use super::{CONFIGURATIONS_MAX, check, check_within};
 
 /// A claim that a case adds.
@@ -16,7 +18,7 @@ const NOW: Action = Action::Acquire { wait: 0 };
 type Change = fn(&mut History);
 
 /// Histories that one order explains.
-const ACCEPTED: [(&str, Change); 13] = [
+const ACCEPTED: [(&str, Change); 14] = [
     ("nothing is changed", |_| {}),
     (
         "a release without an answer is followed by a grant",
@@ -147,6 +149,14 @@ const ACCEPTED: [(&str, Change); 13] = [
             granted(&[("s", 200)], false, 0),
         );
     }),
+    (
+        "a refused release of several locks ends what its claim still holds",
+        |history| {
+            let evicted = refused(412, "lease_evicted");
+            history.ask(FAY, Action::Release, 2_100, 2_110, evicted);
+            history.views.push(view("q", 2_200 * MS, &[], &[]));
+        },
+    ),
     ("answers of nothing but failures", |history| {
         two_claims(history);
         history.ask(GUS, NOW, 5_000, 5_010, refused(503, "store_unavailable"));
