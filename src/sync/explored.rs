@@ -4,10 +4,10 @@
 //! at each point. So a test meets orders that the system's scheduler hardly ever chooses, and a lost wake-up is found as
 //! a deadlock. Outside of [`explore`], the points do nothing.
 
-use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LockResult, PoisonError, TryLockError};
 
+use shuttle::current::try_get_current_task;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, MaxSteps, Runner, thread};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, TryAcquireError};
@@ -21,10 +21,6 @@ const STEPS_MAX: usize = 100_000;
 /// For futures in an unoptimised build.
 const STACK_BYTES: usize = 512 * 1024;
 
-thread_local! {
-    static IS_EXPLORED: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Runs the test in this many random orders of its threads. It has to start them with `shuttle`. No timer ever fires.
 pub(crate) fn explore(orders: usize, test: impl Fn() + Send + Sync + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -37,16 +33,19 @@ pub(crate) fn explore(orders: usize, test: impl Fn() + Send + Sync + 'static) {
     config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
     config.stack_size = STACK_BYTES;
     let scheduler = RandomScheduler::new_from_seed(SEED, orders);
-    IS_EXPLORED.set(true);
     Runner::new(scheduler, config).run(test);
-    IS_EXPLORED.set(false);
 }
 
 /// Another thread may go on here.
 fn switch() {
-    if IS_EXPLORED.get() && !std::thread::panicking() {
+    if is_explored() {
         thread::yield_now();
     }
+}
+
+/// Whether this is a thread of an exploration that has not failed.
+fn is_explored() -> bool {
+    try_get_current_task().is_some() && !std::thread::panicking()
 }
 
 /// [`std::sync::Mutex`]
@@ -65,7 +64,7 @@ impl<T> Mutex<T> {
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         switch();
         // The thread that has it may have been interrupted, and this one must not keep it from going on.
-        while IS_EXPLORED.get() && matches!(self.0.try_lock(), Err(TryLockError::WouldBlock)) {
+        while is_explored() && matches!(self.0.try_lock(), Err(TryLockError::WouldBlock)) {
             switch();
         }
         match self.0.lock() {
