@@ -15,7 +15,7 @@ use super::linear;
 use super::observe;
 use super::options::{Backend, Options};
 use super::plan::{KEPT, PAIR, SINGLE};
-use super::record::{Bounds, Effect, Micros};
+use super::record::{Bounds, Effect, History, Micros};
 use super::recorder::Recorder;
 use super::scenes::{self, Stage};
 use crate::support::redis_server::Persistence;
@@ -132,8 +132,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     );
     let mut history = recorder.history();
     (history.ended, history.left_over) = (ended, left_over);
-    let (mut violations, counts) = judge(&history);
-    violations.extend(linear::check(&history));
+    let (violations, counts) = by_both_judges(&history);
     Round {
         seed,
         time,
@@ -142,6 +141,12 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         crashed: fleet.crashed(),
         is_finished,
     }
+}
+
+fn by_both_judges(history: &History) -> (Vec<Violation>, Counts) {
+    let (mut violations, counts) = judge(history);
+    violations.extend(linear::check(history));
+    (violations, counts)
 }
 
 /// The passive clients, and the tasks that detect a slow machine.
