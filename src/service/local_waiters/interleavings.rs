@@ -16,19 +16,19 @@ const WAITERS: usize = 3;
 
 /// The lock as the store has it.
 #[derive(Default)]
-struct Lock {
+struct StoredLock {
     is_held: bool,
     queue: VecDeque<u64>,
     last_sequence: u64,
 }
 
 /// A process with its waiters, and the store.
-struct Process {
+struct OneProcess {
     waiters: LocalWaiters,
-    lock: Mutex<Lock>,
+    lock: Mutex<StoredLock>,
 }
 
-impl Process {
+impl OneProcess {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             waiters: LocalWaiters::new(HOUR, WAITERS),
@@ -36,7 +36,7 @@ impl Process {
         })
     }
 
-    fn store(&self) -> MutexGuard<'_, Lock> {
+    fn store(&self) -> MutexGuard<'_, StoredLock> {
         self.lock.lock().expect("no test panics here")
     }
 
@@ -94,7 +94,7 @@ impl Process {
     }
 }
 
-impl Lock {
+impl StoredLock {
     /// Grants the lock if it is free and not reserved, or returns a place in the queue.
     fn ask(&mut self) -> Option<u64> {
         if !self.is_held && self.queue.is_empty() {
@@ -126,7 +126,7 @@ fn answer(sent: Instant) -> QueueAnswer {
 /// Claims on a lock that another one holds, which releases it at any time.
 fn assert_that_all_get_their_turn(gives_up: [bool; WAITERS]) {
     explore(ORDERS, move || {
-        let process = Process::new();
+        let process = OneProcess::new();
         process.store().is_held = true;
         let requests = gives_up.map(|gives_up| {
             let process = Arc::clone(&process);

@@ -18,7 +18,7 @@ const REQUESTS: usize = 3;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A store, and what has reached its disk.
-struct Store {
+struct JournaledStore {
     journal: FileJournal,
     state: Mutex<State>,
     disk: Mutex<Rows>,
@@ -26,7 +26,7 @@ struct Store {
     failures: AtomicUsize,
 }
 
-impl Store {
+impl JournaledStore {
     fn new(failures: usize) -> Arc<Self> {
         let mut state = State::new(100);
         state.list_changed_rows(true);
@@ -86,7 +86,7 @@ fn now() -> StoreTime {
 }
 
 /// Runs requests beside the task that writes, and returns once that has ended.
-fn run_requests(store: &Arc<Store>) {
+fn run_requests(store: &Arc<JournaledStore>) {
     let request = |number: usize| {
         let store = Arc::clone(store);
         async move {
@@ -116,7 +116,7 @@ fn run_requests(store: &Arc<Store>) {
 #[test]
 fn what_is_reported_is_on_the_disk_in_any_order_of_requests_and_commits() {
     explore(ORDERS, || {
-        let store = Store::new(0);
+        let store = JournaledStore::new(0);
         run_requests(&store);
     });
 }
@@ -124,7 +124,7 @@ fn what_is_reported_is_on_the_disk_in_any_order_of_requests_and_commits() {
 #[test]
 fn what_failed_commits_were_to_write_is_written_in_any_order_of_requests_and_commits() {
     explore(ORDERS, || {
-        let store = Store::new(2);
+        let store = JournaledStore::new(2);
         run_requests(&store);
         for number in 0..REQUESTS {
             assert!(store.has(&format!("lock-{number}")));
