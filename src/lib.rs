@@ -13,7 +13,7 @@
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
 //! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to
-//! Redis and, for the commands, to the service), [`telemetry`] (logs and metrics), and [`server`] (sockets, TLS, timeouts,
+//! Redis and, for the commands, to the service), [`telemetry`] (logs and metrics), `sync` (what threads share state by), and [`server`] (sockets, TLS, timeouts,
 //! shutdown), which knows none of the layers and of which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
@@ -47,5 +47,6 @@ pub mod limits;
 pub mod server;
 pub mod service;
 pub mod store;
+mod sync;
 pub mod telemetry;
 mod tls;

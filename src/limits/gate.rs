@@ -1,12 +1,13 @@
 //! How many operations may be in flight at once, and what one request occupies of that. Where it is taken and released is not
 //! known here.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Budget, Limit, PeerLimits, RequestPermit};
+use crate::sync::{Mutex, MutexGuard, Semaphore};
 
 /// Operations that take more than this part of a gate are heavy.
 const HEAVY: u32 = 8;
@@ -247,6 +248,9 @@ impl SlotShared {
         self.permits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod interleavings;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@
 //! and under one mutex; waiters are woken after it is released.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,6 +16,7 @@ use super::waiter::{DeferredNotify, LockQueue, Places, QueueAnswer, Waiter};
 use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
 use crate::limits::{Budget, PeerLimits};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A process is considered dead after this many poll intervals without a poll.
 const LIVENESS_INTERVALS: u32 = 3;
@@ -360,5 +361,7 @@ impl WaiterTable {
     }
 }
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

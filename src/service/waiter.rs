@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::schedule::{HeadSchedule, POLL_SPACING, PollSchedule};
 use crate::domain::{Claim, ClaimDigest, LockName};
 use crate::limits::Taken;
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// One request that waits or is arriving.
 #[derive(Debug)]

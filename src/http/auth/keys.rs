@@ -11,11 +11,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio_util::sync::CancellationToken;
 
 use super::quota::PrincipalQuota;
+use super::tokens::{TokenLife, TokenVerifier, VerifiedToken};
 use crate::config::{API_KEY_CHARS_MAX, CertificateName, KeyHash, PrincipalEntry};
 use crate::domain::{Owner, Rights, Verb, Verbs};
 use crate::http::audit::RefusalSample;
-
-use super::tokens::{TokenLife, TokenVerifier, VerifiedToken};
 
 /// What a key of the configuration itself allows. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

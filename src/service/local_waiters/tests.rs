@@ -3,9 +3,9 @@
 use super::*;
 use crate::domain::{LockNames, Ttl};
 
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
-fn claim(name: &str) -> Arc<Claim> {
+pub(super) fn claim(name: &str) -> Arc<Claim> {
     let name = LockName::parse(name.as_bytes()).expect(name);
     Arc::new(Claim::plain(
         LockNames::from(name),

@@ -5,10 +5,10 @@ mod recording;
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::memory::deliver;
@@ -19,6 +19,7 @@ use super::disk::{Disk, is_lack_of_room};
 use super::identity::Identities;
 use super::rows::{Clocks, Rows};
 use crate::backoff::Backoff;
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -367,5 +368,7 @@ impl FileJournal {
     }
 }
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

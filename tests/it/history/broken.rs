@@ -1,13 +1,13 @@
 //! Tests of the judge: it accepts a valid history, and rejects the same history after one change, by the rule that the
 //! change breaks.
 
-mod valid;
-
 use super::judge::{Rule, judge};
 use super::record::{
     Absence, Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND, WatchEntry,
 };
-use valid::{ANN, BEN, CID, DEE, EVA, FAY, MS, claim, granted, outage, refused, valid, view};
+use super::valid::{
+    ANN, BEN, CID, DEE, EVA, FAY, MS, claim, granted, outage, refused, valid, view,
+};
 
 #[track_caller]
 fn assert_broken(rule: Rule, breaks: impl FnOnce(&mut History)) {

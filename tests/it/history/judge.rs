@@ -64,6 +64,10 @@ pub(super) enum Rule {
     NoMajority,
     /// Locks are granted while only a minority is away.
     Standstill,
+    /// One order of the requests on a lock explains all their answers (`linear`).
+    Linearizability,
+    /// Whether there is such an order was found out.
+    Undecided,
 }
 
 /// A broken guarantee, with the evidence.
@@ -118,7 +122,7 @@ pub(super) struct Evidence<'a> {
 }
 
 /// A description of the faults that were active at this time or shortly before.
-fn about(history: &History, at: Micros) -> String {
+pub(super) fn about(history: &History, at: Micros) -> String {
     let seconds = |at: Micros| at as f64 / 1e6;
     let mut text = String::new();
     let from = at.saturating_sub(ABOUT);

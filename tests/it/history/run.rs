@@ -11,10 +11,11 @@ use super::chance::Chance;
 use super::faults::{Effects, Fault, Nemesis};
 use super::fleet::{self, Fleet};
 use super::judge::{Counts, Violation, judge};
+use super::linear;
 use super::observe;
 use super::options::{Backend, Options};
 use super::plan::{KEPT, PAIR, SINGLE};
-use super::record::{Bounds, Effect, Micros};
+use super::record::{Bounds, Effect, History, Micros};
 use super::recorder::Recorder;
 use super::scenes::{self, Stage};
 use crate::support::redis_server::Persistence;
@@ -134,7 +135,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     );
     let mut history = recorder.history();
     (history.ended, history.left_over) = (ended, left_over);
-    let (violations, counts) = judge(&history);
+    let (violations, counts) = by_both_judges(&history);
     Round {
         seed,
         time,
@@ -143,6 +144,12 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         crashed: fleet.crashed(),
         is_finished,
     }
+}
+
+fn by_both_judges(history: &History) -> (Vec<Violation>, Counts) {
+    let (mut violations, counts) = judge(history);
+    violations.extend(linear::check(history));
+    (violations, counts)
 }
 
 /// The passive clients, and the tasks that detect a slow machine.

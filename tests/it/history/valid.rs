@@ -1,6 +1,6 @@
 //! A valid history, written by hand.
 
-use super::super::record::{
+use super::record::{
     Action, Answer, Claim, Effect, End, History, Lease, Micros, Mode, Outage, Refusal, Request,
     SECOND, View, Watch, WatchEntry,
 };
