@@ -371,6 +371,8 @@ on_every_store! {
         places_in_all_queues_are_kept
         a_claim_waits_for_a_lease_to_run_out
         a_claim_that_waits_cannot_wait_for_more
+        a_retry_with_another_limit_leaves_all_queues
+        a_full_queue_of_any_lock_refuses_a_claim_which_then_waits_for_none
         locks_of_two_claims_of_a_token_are_no_claim;
     events:
         every_change_of_a_lease_is_an_event
@@ -381,6 +383,7 @@ on_every_store! {
         a_new_place_in_the_queue_is_one_event
         each_of_several_holders_has_its_events
         each_of_several_locks_has_its_events
+        a_new_place_in_several_queues_is_an_event_of_each
         a_withdrawn_grant_is_published_as_released
         no_two_events_have_the_same_id
         a_process_without_watchers_receives_no_events;

@@ -116,8 +116,6 @@ impl Place for Cluster {
     const IS_EXACT: bool = false;
     const PROCESSES: usize = Redis::PROCESSES;
     const REFUSES_FOR_ANY: bool = true;
-    // A cluster bounds the queues of the first primary of a claim on several locks: none is full here.
-    const WAITERS_MAX: usize = reference::TOKENS;
 
     fn stores() -> Stores {
         run::cluster()

@@ -13,12 +13,14 @@ use tokio::time::Instant;
 
 use super::RedisStore;
 use super::answers::{later, listed, name_of};
-use super::encode::Purpose;
+use super::encode::{Purpose, digests};
 use super::node::Node;
-use super::partial_claim::{PartialClaim, ask, ask_settled, enqueue, grant, leave, undo};
+use super::partial_claim::{
+    PartialClaim, PlacesBefore, ask, ask_settled, enqueue, grant, leave, undo,
+};
 use crate::domain::{
-    Acquired, Attempt, Claim, HoldCount, LockName, LockNames, QueueRequest, Refused, Released,
-    RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, ClaimDigest, HoldCount, LockName, LockNames, Mismatch, QueueRequest,
+    Refused, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult};
 
@@ -34,28 +36,46 @@ impl RedisStore {
         let (parts, mut request) = (self.parts(claim), queue_request.copied());
         let is_resumed = request.is_some_and(|it| it.ticket.is_some());
         let mut answers = if is_resumed {
-            enqueue(&parts, attempt, &mut request, false, deadline).await?
+            enqueue(
+                &parts,
+                attempt,
+                &mut request,
+                PlacesBefore::Former(0),
+                deadline,
+            )
+            .await?
         } else if request.is_some() {
             // It gets its place at once, and learns there if what is in the way goes away.
             ask(&parts, attempt, deadline).await?
         } else {
             ask_settled(&parts, attempt, deadline).await?
         };
-        let is_new = !is_resumed && !answers.has_place();
+        let mut places = match answers.has_place_in() {
+            Some(number) => PlacesBefore::Former(number),
+            None if is_resumed => PlacesBefore::Former(0),
+            None => PlacesBefore::None,
+        };
         let mut end = answers.end(claim, request.is_some());
         if end.is_none() && answers.is_blocked && request.is_some() && !is_resumed {
-            answers = enqueue(&parts, attempt, &mut request, is_new, deadline).await?;
+            answers = enqueue(&parts, attempt, &mut request, places, deadline).await?;
             end = answers.end(claim, true);
+            places = places.max(PlacesBefore::New);
         }
         if let Some(end) = end {
-            let is_queued = request.is_some_and(|it| it.ticket.is_some());
+            // Like the script, which does so where all locks are in one partition.
+            let ends_wait = matches!(
+                end,
+                Acquired::Refused(Refused::Ended(_) | Refused::Mismatched(Mismatch::Limit { .. }))
+            );
+            let has_place = ends_wait && answers.has_place_in().is_some();
+            let is_queued = request.is_some_and(|it| it.ticket.is_some() || has_place);
             if is_queued && !matches!(end, Acquired::Superseded | Acquired::WaitExpired) {
-                leave(&parts, request).await;
+                leave(&parts, request.filter(|_| places > PlacesBefore::New)).await;
             }
             return Ok(end);
         }
         if !answers.is_blocked {
-            return grant(&parts, claim, attempt, (request, is_new), deadline).await;
+            return grant(&parts, claim, attempt, (request, places), deadline).await;
         }
         if answers.holds_unreported {
             // An earlier poll of this attempt was granted them before a partition failed. A claim that waits holds nothing.
@@ -207,9 +227,10 @@ impl RedisStore {
 
     fn parts(&self, claim: &Claim) -> Vec<PartialClaim<'_>> {
         let parts = self.parts_of(&claim.names).into_iter();
+        let of_all = identify_locks(claim);
         let part = |(node, names)| PartialClaim {
             node,
-            in_all: claim.names.len(),
+            of_all,
             claim: Claim {
                 names,
                 ..claim.clone()
@@ -217,6 +238,14 @@ impl RedisStore {
         };
         parts.map(part).collect()
     }
+}
+
+/// A number that identifies the locks of a claim, whatever their order. It is larger than any number of locks, which
+/// identifies those of a claim that has all of them in one partition.
+fn identify_locks(claim: &Claim) -> u64 {
+    let digests = digests(&claim.names, claim.token).into_iter();
+    let numbers = digests.map(|ClaimDigest([a, b, c, d, ..])| u32::from_be_bytes([a, b, c, d]));
+    (1 << 32) | u64::from(numbers.fold(0, |all, number| all ^ number))
 }
 
 pub(super) fn all_done(outcomes: Vec<StoreResult<()>>) -> StoreResult<()> {

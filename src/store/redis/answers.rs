@@ -18,8 +18,11 @@ pub(super) struct PartitionAnswers {
     holds: bool,
     /// Whether it holds some by this attempt that no client has received.
     pub(super) holds_unreported: bool,
-    /// Of each partition the first lock, and the sequence number of the place that the claim has.
-    tickets: Vec<(LockName, Option<u64>)>,
+    /// How many partitions have answered.
+    count: usize,
+    /// For each partition in whose queues the claim has a place: its first lock, its number among those that were asked,
+    /// and the sequence number of the place.
+    places: Vec<(LockName, usize, u64)>,
     pub(super) waiting: Option<Waiting>,
     pub(super) conflicts: Vec<Conflict>,
     /// Whether a lock is not free.
@@ -42,6 +45,8 @@ pub(super) fn is_new(conflict: &Conflict) -> bool {
 
 impl PartitionAnswers {
     pub(super) fn add(&mut self, names: &LockNames, asked: Asked) {
+        let number = self.count;
+        self.count += 1;
         match asked {
             Asked::Holds { is_acknowledged } => return self.hold(is_acknowledged),
             // A partition that recovers grants nothing, and is not asked whether it would: this is a replay.
@@ -50,8 +55,9 @@ impl PartitionAnswers {
             }
             Asked::Queued(waiting) => self.wait(waiting),
             Asked::Open { ticket, conflicts } => {
-                let first = names.first().cloned();
-                self.tickets.extend(first.map(|name| (name, ticket)));
+                let place = names.first().cloned().zip(ticket);
+                let place = place.map(|(name, sequence)| (name, number, sequence));
+                self.places.extend(place);
                 self.block(conflicts);
             }
             Asked::Answered(Acquired::Waiting(waiting)) => {
@@ -93,9 +99,9 @@ impl PartitionAnswers {
     /// The answer that ends the matter, if there is one: some lock cannot be granted, or the claim is another one.
     pub(super) fn end(&mut self, claim: &Claim, waits: bool) -> Option<Acquired> {
         match self.decided.take() {
-            // A partition that recovers keeps a waiting claim in its queues.
+            // A partition that recovers grants nothing, but keeps a waiting claim in its queues, and takes a new one.
             Some((_, Acquired::Refused(Refused::Recovering { .. })))
-                if waits && self.waiting.is_some() =>
+                if waits && (self.waiting.is_some() || !self.holds) =>
             {
                 self.is_blocked = true;
             }
@@ -113,23 +119,18 @@ impl PartitionAnswers {
         })))
     }
 
-    /// Whether the claim has a place in a queue.
-    pub(super) fn has_place(&self) -> bool {
-        self.tickets.iter().any(|(_, ticket)| ticket.is_some())
+    /// The number of a partition in whose queues the claim has a place, if there is one.
+    pub(super) fn has_place_in(&self) -> Option<usize> {
+        self.places.first().map(|(_, number, _)| *number)
     }
 
-    /// A lock on which the claim has a place that it does not have on all of its locks. A partition that has lost its data
-    /// looks the same, and the retry of a claim that waits there is refused for it: its tickets elsewhere name no locks, so
-    /// they may be those of another claim with the same token, whose place it must not take. Its polls are not refused, as
-    /// they come with the ticket, and every partition restores its place.
+    /// A lock on which the claim has another place than on others. Locks on which it has none have lost it with their data:
+    /// tickets identify all locks of their claim, so a place of another claim is a mismatch before this is asked.
     fn stray_place(&self) -> Option<&LockName> {
-        let mut places = self.tickets.iter().map(|(_, ticket)| ticket);
-        let first = places.next()?;
-        if places.all(|ticket| ticket == first) {
-            return None;
-        }
-        let with_place = self.tickets.iter().filter(|(_, ticket)| ticket.is_some());
-        with_place.map(|(name, _)| name).min()
+        let (_, _, first) = self.places.first()?;
+        let is_stray = self.places.iter().any(|(_, _, place)| place != first);
+        let names = self.places.iter().map(|(name, ..)| name);
+        names.min().filter(|_| is_stray)
     }
 
     fn block(&mut self, conflicts: Vec<Conflict>) {
@@ -147,7 +148,7 @@ impl PartitionAnswers {
             ticket: waiting.ticket,
             recheck_in: soonest,
             position: later(waiting.position, also.position),
-            // The other partitions are asked with the ticket of the first, so that they find a place restored that is new.
+            // After a failed grant the other partitions have no place any more, which proves no loss.
             restored: waiting.restored,
             has_ambiguous_attempt: waiting.has_ambiguous_attempt || also.has_ambiguous_attempt,
         });

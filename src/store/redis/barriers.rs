@@ -84,3 +84,51 @@ impl Barriers {
 fn is_of_all(failure: &Failure) -> bool {
     matches!(failure.fault, Fault::Unreplicated | Fault::Permission)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Which of two requests have run a barrier of their own, if both were in line when the first one's failed so.
+    async fn barriers_run(fault: Fault) -> [bool; 2] {
+        let barriers = Barriers::default();
+        let failed = || Err(Failure::new(fault, Fate::MayBeDone, "it failed"));
+        let (end, ended) = oneshot::channel();
+        let before = async {
+            let run = async |_| {
+                ended.await.expect("it ends");
+                (Ok(RunId::from("before")), None)
+            };
+            drop(barriers.next(run).await);
+        };
+        let in_line = async {
+            let mut has_run = [false; 2];
+            let [first, second] = &mut has_run;
+            let run = |has_run: &mut bool| {
+                *has_run = true;
+                ready((failed(), None))
+            };
+            let first = async { drop(barriers.next(|_| run(first)).await) };
+            let second = async { drop(barriers.next(|_| run(second)).await) };
+            let end = async { end.send(()).expect("it is waited for") };
+            tokio::join!(first, second, end);
+            has_run
+        };
+        tokio::join!(before, in_line).1
+    }
+
+    #[tokio::test]
+    async fn a_barrier_that_fails_for_one_partition_fails_for_no_other() {
+        assert_eq!(barriers_run(Fault::Cluster).await, [true, true]);
+        assert_eq!(barriers_run(Fault::Io).await, [true, true]);
+    }
+
+    #[tokio::test]
+    async fn a_barrier_that_too_few_replicas_confirm_is_that_of_all_in_line() {
+        assert_eq!(barriers_run(Fault::Unreplicated).await, [true, false]);
+    }
+}

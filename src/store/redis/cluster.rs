@@ -329,10 +329,12 @@ fn no_answer(failures: Vec<Failure>) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::store::redis::connector::Connector;
     use crate::store::redis::recovery::tests::config;
 
     /// A cluster of which nothing is known but an address.
@@ -357,6 +359,29 @@ mod tests {
         // Whoever asks next does not get the outcome of a round that had none.
         let failure = cluster.refresh().await.expect_err("nobody answers");
         assert!(failure.detail.contains("no node"), "{failure:?}");
+    }
+
+    /// Each grant that replicas confirm needs them, and while a node is down, every attempt to reach it shows that slots may
+    /// have moved.
+    #[tokio::test]
+    async fn the_barriers_of_a_known_primary_cost_no_question() {
+        let unasked = TcpListener::bind("127.0.0.1:0").await.expect("it listens");
+        let port = unasked.local_addr().expect("it listens").port();
+        let address = ClusterAddress {
+            nodes: vec![("127.0.0.1".to_owned(), port)],
+            is_encrypted: false,
+        };
+        let within = Connector::within(&address, &config());
+        let (cluster, connectors) = within.ok().expect("it needs no certificates");
+        let answer = format!("a 127.0.0.1:{port}@1 myself,master - 0 0 1 connected 0-16383");
+        let known = Topology::of(&[nodes::lines(&answer, "")]);
+        *cluster.topology.write().expect(UNPOISONED) = Arc::new(known);
+        assert!(cluster.is_outdated());
+        let of_first = connectors[0].barriers().await.expect("it is known");
+        let of_last = connectors[63].barriers().await.expect("it is known");
+        let [of_first, of_last] = [of_first, of_last].map(|it| it.expect("it is of a cluster"));
+        assert!(Arc::ptr_eq(&of_first, &of_last));
+        assert!(unasked.accept().now_or_never().is_none());
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::keys::RedisKeys;
 use super::node::Node;
+use super::operations::AcquireScope;
 use super::scripts::ScriptRequest;
 use super::{constants, record};
 use crate::domain::{
@@ -51,13 +52,6 @@ impl From<Rollback> for Undoing {
     }
 }
 
-/// What an acquire is sent for, and how many locks the claim has in all partitions of a cluster, if in several.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AcquireScope {
-    pub(super) purpose: Purpose,
-    pub(super) in_all: Option<usize>,
-}
-
 /// What an acquire or a renewal is sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -95,7 +89,7 @@ impl Node {
         request: ScriptRequest,
         (claim, digests): (&Claim, &[ClaimDigest]),
         queue_request: Option<&QueueRequest>,
-        AcquireScope { purpose, in_all }: AcquireScope,
+        scope: AcquireScope,
         [sent_at, deadline]: [Instant; 2],
         is_repeat: bool,
     ) -> Cmd {
@@ -123,10 +117,12 @@ impl Node {
                 ))
                 .arg(self.recovery.last_fence(name.bucket()));
         }
-        let may_grant = self.may_grant(purpose);
+        let may_grant = self.may_grant(scope.purpose);
         let channel = self.messages.channel();
-        let is_plain =
-            may_grant == MayGrant::All && in_all.is_none() && channel.is_empty() && is_plain(claim);
+        let is_plain = may_grant == MayGrant::All
+            && scope.of_all.is_none()
+            && channel.is_empty()
+            && is_plain(claim);
         match queue_request {
             Some(queue_request) => command.arg(self.queue_request(queue_request, sent_at)),
             None if is_plain => return command,
@@ -153,9 +149,10 @@ impl Node {
         command.arg(u8::from(claim.takes_over));
         // Only a claim with a hold count above 1 can change a lease that it already has, and that is an option.
         let is_repeat = is_repeat && claim.hold_count > HoldCount::ONE;
-        match (is_repeat, in_all) {
+        match (is_repeat, scope.of_all) {
             (_, Some(total)) => {
                 command.arg(u8::from(is_repeat)).arg(total);
+                command.arg(u8::from(scope.enters_queue));
             }
             (true, None) => {
                 command.arg("1");

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::decode::AcquireReply;
-use super::encode::{AcquireScope, Purpose, Undoing, digests};
+use super::encode::{Purpose, Undoing, digests};
 use super::node::{LOSSES_MAX, Node};
 use super::scripts::ScriptRequest;
 use super::{decode, scripts, views};
@@ -14,10 +14,21 @@ use crate::domain::{
 };
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
+/// What an acquire is sent for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AcquireScope {
+    pub(super) purpose: Purpose,
+    /// Identifies the locks of the claim in all partitions of a cluster, if they are in several.
+    pub(super) of_all: Option<u64>,
+    /// Whether its place in this partition is a new one, although it has a ticket from another one.
+    pub(super) enters_queue: bool,
+}
+
 /// Of a claim whose locks are all in one place.
 const ALONE: AcquireScope = AcquireScope {
     purpose: Purpose::Grant,
-    in_all: None,
+    of_all: None,
+    enters_queue: false,
 };
 
 /// The answer to an acquire. Only a claim that is to be granted later gets another one than the first.

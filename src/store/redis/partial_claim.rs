@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep};
 
 use super::across::all_done;
 use super::answers::{PartitionAnswers, is_new, listed, merged};
-use super::encode::{AcquireScope, Purpose, Undoing};
+use super::encode::{Purpose, Undoing};
 use super::node::Node;
-use super::operations::{Asked, no_answer};
+use super::operations::{AcquireScope, Asked, no_answer};
 use crate::backoff::Backoff;
 use crate::domain::{Acquired, Attempt, Claim, QueueRequest, Refused, SuspendOptions};
 use crate::store::{StoreError, StoreResult};
@@ -30,8 +30,19 @@ const GRANT_TRIES_MAX: usize = 3;
 pub(super) struct PartialClaim<'a> {
     pub(super) node: &'a Node,
     pub(super) claim: Claim,
-    /// How many locks the whole claim has.
-    pub(super) in_all: usize,
+    /// Identifies all locks of the claim.
+    pub(super) of_all: u64,
+}
+
+/// Which places a claim has in the queues before it is queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PlacesBefore {
+    /// None: a full queue refuses it.
+    None,
+    /// Those that this request has got. If it cannot have all of them, it has none.
+    New,
+    /// Those of an earlier request, one of them in the partition with this number. They stay, whatever this one gets.
+    Former(usize),
 }
 
 /// Asks all partitions what is in the way of the claim, and changes nothing. If that is only a part of its locks, granted
@@ -64,7 +75,7 @@ pub(super) async fn ask(
 ) -> StoreResult<PartitionAnswers> {
     let asking = parts
         .iter()
-        .map(|part| part.acquire(Purpose::Ask, attempt, None, deadline));
+        .map(|part| part.acquire(part.scope(Purpose::Ask), attempt, None, deadline));
     let mut answers = PartitionAnswers::default();
     for (part, asked) in parts.iter().zip(join_all(asking).await) {
         answers.add(&part.claim.names, asked?);
@@ -73,26 +84,32 @@ pub(super) async fn ask(
 }
 
 /// Asks one partition after the other, and queues the claim in each, with the ticket of the first, until one refuses it for
-/// good.
+/// good. The first is one where it has a place, if there is any: others may have lost theirs.
 pub(super) async fn enqueue(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
     request: &mut Option<QueueRequest>,
-    is_new: bool,
+    places: PlacesBefore,
     deadline: Instant,
 ) -> StoreResult<PartitionAnswers> {
     let mut answers = PartitionAnswers::default();
-    for part in parts {
+    let (before, first) = parts.split_at(match places {
+        PlacesBefore::None | PlacesBefore::New => 0,
+        PlacesBefore::Former(number) => number,
+    });
+    for part in first.iter().chain(before) {
         let is_decided = answers.decided.is_some();
         // What is decided is reported of the first lock. A partition that only has to say so queues nothing.
         let queueing = request.as_ref().filter(|_| !is_decided);
-        let asked = part
-            .acquire(Purpose::Ask, attempt, queueing, deadline)
-            .await;
+        let scope = AcquireScope {
+            enters_queue: places == PlacesBefore::None,
+            ..part.scope(Purpose::Ask)
+        };
+        let asked = part.acquire(scope, attempt, queueing, deadline).await;
         if asked.is_err() && is_decided {
             continue;
         }
-        if asked.is_err() && is_new {
+        if asked.is_err() && places <= PlacesBefore::New {
             // A place in some queues only would be that of another claim.
             leave(parts, None).await;
         }
@@ -104,12 +121,12 @@ pub(super) async fn enqueue(
     Ok(answers)
 }
 
-/// Grants the locks of a claim to which no partition objects. `is_new` is one without a place before.
+/// Grants the locks of a claim to which no partition objects.
 pub(super) async fn grant(
     parts: &[PartialClaim<'_>],
     claim: &Claim,
     attempt: Attempt,
-    (mut request, is_new): (Option<QueueRequest>, bool),
+    (mut request, mut places): (Option<QueueRequest>, PlacesBefore),
     deadline: Instant,
 ) -> StoreResult<Acquired> {
     let mut tries = 1;
@@ -124,11 +141,12 @@ pub(super) async fn grant(
         };
         waits.ticket = Some(waiting.ticket);
         // The other partitions have not queued the claim, or have taken it out of the queue.
-        let mut answers = enqueue(parts, attempt, &mut request, is_new, deadline).await?;
+        let mut answers = enqueue(parts, attempt, &mut request, places, deadline).await?;
         if let Some(end) = answers.end(claim, true) {
-            leave(parts, request).await;
+            leave(parts, request.filter(|_| places > PlacesBefore::New)).await;
             return Ok(end);
         }
+        places = places.max(PlacesBefore::New);
         // What was in the way may be gone by now, and nothing would tell the claim.
         if answers.is_blocked || tries == GRANT_TRIES_MAX {
             return Ok(answers.waiting.map_or(refused, Acquired::Waiting));
@@ -147,7 +165,7 @@ async fn grant_in_order(
 ) -> StoreResult<Acquired> {
     let mut granted = Vec::new();
     for (number, part) in parts.iter().enumerate() {
-        let acquiring = part.acquire(Purpose::Grant, attempt, request, deadline);
+        let acquiring = part.acquire(part.scope(Purpose::Grant), attempt, request, deadline);
         match acquiring.await {
             Ok(Asked::Answered(Acquired::Granted(it))) => {
                 granted.push((part.claim.names.clone(), it));
@@ -219,17 +237,21 @@ pub(super) async fn leave(parts: &[PartialClaim<'_>], request: Option<QueueReque
 }
 
 impl PartialClaim<'_> {
+    fn scope(&self, purpose: Purpose) -> AcquireScope {
+        AcquireScope {
+            purpose,
+            of_all: Some(self.of_all),
+            enters_queue: false,
+        }
+    }
+
     async fn acquire(
         &self,
-        purpose: Purpose,
+        scope: AcquireScope,
         attempt: Attempt,
         request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Asked> {
-        let scope = AcquireScope {
-            purpose,
-            in_all: Some(self.in_all),
-        };
         let acquiring = self
             .node
             .acquire_for(scope, &self.claim, attempt, request, deadline);

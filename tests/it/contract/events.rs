@@ -122,6 +122,19 @@ pub(super) async fn a_new_place_in_the_queue_is_one_event(fixture: &Fixture) {
     assert_eq!((events[1].fence, events[1].expires_at), (None, None));
 }
 
+pub(super) async fn a_new_place_in_several_queues_is_an_event_of_each(fixture: &Fixture) {
+    watch(fixture).await;
+    let locks = [fresh_name(), fresh_name(), fresh_name()];
+    let holding = claim_on_all(names(&locks));
+    fixture.all_granted(&holding).await;
+    let mut waiter = fixture.waiting(&rival(&holding)).await;
+    fixture.still_waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter.again()).await;
+    for lock in &locks {
+        assert_eq!(kinds(fixture, lock).await, [Acquired, Queued]);
+    }
+}
+
 pub(super) async fn each_of_several_holders_has_its_events(fixture: &Fixture) {
     watch(fixture).await;
     let first = in_mode(&claim(), READ);

@@ -8,8 +8,9 @@ use leasehold::domain::{
 use super::several::{blocked_by, claim_on_fresh};
 use super::waiting::unfair;
 use crate::support::fixture::{
-    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim, claim_mismatch, claim_on,
-    claim_on_all, for_short, fresh_name, leases_granted, lock_of, lost, names, only, rival,
+    Fixture, LONG, READ, SHORT, Waiter, assert_behind_waiters, claim, claim_mismatch, claim_on,
+    claim_on_all, for_short, fresh_name, in_mode, leases_granted, limit_mismatch, lock_of, lost,
+    names, only, permits, rival,
 };
 
 /// A claim on two locks that waits because another claim holds the second.
@@ -308,6 +309,50 @@ pub(super) async fn a_claim_waits_for_a_lease_to_run_out(fixture: &Fixture) {
             assert_eq!([first, second], [&locks[0], &locks[1]]);
         }
         other => panic!("one is held and one is waited for, but: {other:?}"),
+    }
+}
+
+/// On a cluster, each of the locks may be on another primary.
+pub(super) async fn a_full_queue_of_any_lock_refuses_a_claim_which_then_waits_for_none(
+    fixture: &Fixture,
+) {
+    let (claim, locks) = claim_on_fresh::<3>();
+    fixture.all_granted(&rival(&claim)).await;
+    let one_each = |waiter: Waiter| waiter.with(|request| request.waiters_max = 1);
+    for full in &locks {
+        let waiting = fixture.waiting(&claim_on(full)).await.claim;
+        let mut refused = one_each(Waiter::new(claim.clone()));
+        let expected = Acquired::Refused(Refused::TooManyWaiters {
+            name: full.clone(),
+            queue_length: 1,
+        });
+        assert_eq!(fixture.poll(&mut refused).await, expected);
+        for lock in &locks {
+            let length = fixture.queue(lock).await.length;
+            assert_eq!(length, u64::from(lock == full), "{lock}");
+        }
+        fixture.release(&waiting).await;
+    }
+    // Neither does a queue refuse a claim that has its place there.
+    let mut waiter = one_each(fixture.waiting(&claim).await);
+    fixture.still_waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter.again()).await;
+}
+
+/// It cannot be granted while they hold, and others may.
+pub(super) async fn a_retry_with_another_limit_leaves_all_queues(fixture: &Fixture) {
+    let (claim, locks) = claim_on_fresh::<2>();
+    let holding = claim_on(&locks[1]);
+    fixture.granted(&holding).await;
+    let reader = in_mode(&rival(&holding), READ);
+    let mut reading = fixture.waiting(&reader).await;
+    let waiter = fixture.waiting(&in_mode(&claim, permits(1, 2))).await;
+    fixture.freed(&holding).await;
+    leases_granted(fixture.poll(&mut reading).await);
+    let answer = fixture.poll(&mut waiter.again()).await;
+    assert_eq!(answer, limit_mismatch(&locks[1], None));
+    for lock in &locks {
+        assert_eq!(fixture.queue(lock).await, Queue::default(), "{lock}");
     }
 }
 

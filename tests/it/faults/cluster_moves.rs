@@ -15,7 +15,7 @@ use crate::support::cluster::RedisCluster;
 use crate::support::fixture::{
     Waiter, claim, claim_on, claim_on_all, fresh_name, lock_of, names, rival,
 };
-use crate::support::redis_server::RedisOptions;
+use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{eventually, stores};
 
 /// Longer than a test: no check of the store finds out what requests do not.
@@ -65,14 +65,20 @@ async fn granted(store: &Arc<dyn LockStore>, claim: &Claim) {
 async fn scripts_executed(cluster: &RedisCluster) -> u64 {
     let mut all = 0;
     for node in &cluster.nodes {
-        let calls = node.info_if_any("commandstats", "cmdstat_evalsha").await;
-        let calls = calls.unwrap_or_default();
-        let calls = calls
-            .strip_prefix("calls=")
-            .and_then(|it| it.split(',').next());
-        all += calls.map_or(0, |it| it.parse::<u64>().expect("a number"));
+        all += executed("evalsha", node).await;
     }
     all
+}
+
+/// How often a node has executed a command.
+async fn executed(command: &str, node: &RedisServer) -> u64 {
+    let field = format!("cmdstat_{command}");
+    let calls = node.info_if_any("commandstats", &field).await;
+    let calls = calls.unwrap_or_default();
+    let calls = calls
+        .strip_prefix("calls=")
+        .and_then(|it| it.split(',').next());
+    calls.map_or(0, |it| it.parse().expect("a number"))
 }
 
 #[tokio::test]
@@ -97,6 +103,30 @@ async fn a_cluster_that_is_down_refuses_at_once_and_is_used_again_when_it_is_bac
         .command(&["CLUSTER", "ADDSLOTS", SLOT])
         .await;
     is_renewed(&replica, &held).await;
+}
+
+/// The beginning of a move is known to one of them alone, so each passes every request for a missing key on to the other.
+#[tokio::test]
+async fn two_primaries_that_name_each_other_are_not_asked_without_a_pause() {
+    let cluster = RedisCluster::start(2, RedisOptions::forgetful()).await;
+    let store = store(&cluster, NO_CHECKS).await;
+    let held = lasting(claim());
+    granted(&store, &held).await;
+    let slot = cluster.slot_of_lock(lock_of(&held).as_str()).await;
+    let owner = cluster.owner(slot).await;
+    let releasing = store.release(&held.names, held.token, None, deadline());
+    releasing.await.expect("it answers");
+    let [from, to] = [&cluster.nodes[owner], &cluster.nodes[1 - owner]];
+    let before = executed("asking", to).await;
+    let (slot, id) = (slot.to_string(), cluster.id(1 - owner).await);
+    from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id])
+        .await;
+    let soon = Instant::now() + Duration::from_secs(1);
+    let inspected = store.inspect(lock_of(&held), soon).await;
+    let error = inspected.expect_err("no node has the key");
+    let asked = executed("asking", to).await - before;
+    // With pauses that grow there is time for less than twenty; without a pause, for hundreds.
+    assert!((2..50).contains(&asked), "{asked} times: {error}");
 }
 
 /// Otherwise a claim that comes later could get its place before.

@@ -3,6 +3,7 @@
 mod access;
 mod confirmed;
 mod moves;
+mod partitions;
 mod primaries;
 mod several;
 

@@ -18,7 +18,7 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
     type Transition = Step;
 
     fn init_state() -> BoxedStrategy<Model> {
-        Just(Model::new(P::WAITERS_MAX)).boxed()
+        Just(Model::default()).boxed()
     }
 
     fn transitions(model: &Model) -> BoxedStrategy<Step> {

@@ -17,8 +17,8 @@ pub(super) use words::{ClaimSpec, Part, Seen, Step, Terms, What, Why};
 pub(super) const LOCKS: usize = 3;
 /// The number of tokens that claim them.
 pub(super) const TOKENS: usize = 8;
-/// How many waiters a queue may have, unless a store bounds those of several locks otherwise.
-pub(super) const WAITERS_MAX: usize = 3;
+/// How many waiters a queue may have.
+pub(super) const WAITERS_MAX: u32 = 3;
 
 /// A request that waits or has waited.
 #[derive(Clone, Debug)]
@@ -32,7 +32,6 @@ struct Request {
 /// The state of all locks, and the answer to the last step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
-    waiters_max: usize,
     now: u64,
     last_sequence: u64,
     last_text: u64,
@@ -50,14 +49,6 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// The model of a store without locks, whose queues are not longer than this.
-    pub(super) fn new(waiters_max: usize) -> Self {
-        Self {
-            waiters_max,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn step(&mut self, step: &Step) {
         self.polled.clear();
         self.answer = match step {
@@ -272,7 +263,7 @@ impl Model {
         if place.is_none() {
             for &lock in &spec.locks {
                 let length = self.locks[lock].length();
-                if length >= self.waiters_max as u64 {
+                if length >= u64::from(WAITERS_MAX) {
                     return vec![What::TooManyWaiters.of(lock, &[length], &[])];
                 }
             }

@@ -18,7 +18,9 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::histories::Histories;
-use super::reference::{self, ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, What};
+use super::reference::{
+    ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX, What,
+};
 use crate::support::eventually_within;
 use crate::support::fixture::{
     Fixture, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
@@ -34,9 +36,9 @@ pub(super) trait Place: std::fmt::Debug + 'static {
     /// The number of processes that poll for waiters.
     const PROCESSES: usize;
 
-    /// Whether a claim that contradicts another of its token in several ways may be refused for any of them.
+    /// Whether a claim may be refused for any reason of several: it contradicts another of its token in several ways, or
+    /// several queues are full.
     const REFUSES_FOR_ANY: bool = false;
-    const WAITERS_MAX: usize = reference::WAITERS_MAX;
 
     /// Opens the stores of a history.
     fn stores() -> Stores;
@@ -166,7 +168,7 @@ impl<P: Place> Run<P> {
                 let parts = seen.iter().cloned();
                 let timeless = parts.map(|part| Part {
                     ticks: Vec::new(),
-                    ..Self::of_any_contradiction(part)
+                    ..Self::of_any_reason(part)
                 });
                 let mut timeless: Vec<_> = timeless.collect();
                 // Holders and evicted holders are in the order of time.
@@ -177,13 +179,14 @@ impl<P: Place> Run<P> {
         }
     }
 
-    fn of_any_contradiction(part: Part) -> Part {
+    fn of_any_reason(part: Part) -> Part {
         match part.what {
             What::ContradictsClaim | What::ContradictsUpgrade | What::ContradictsLimit
                 if P::REFUSES_FOR_ANY =>
             {
                 What::ContradictsClaim.bare(0)
             }
+            What::TooManyWaiters if P::REFUSES_FOR_ANY => What::TooManyWaiters.bare(0),
             _ => part,
         }
     }
@@ -287,9 +290,7 @@ impl<P: Place> Run<P> {
             let answer = self.benches[0].attempt(&claim, attempt).await;
             return self.seen_acquired(&claim, answer.expect("the store answers"));
         };
-        let mut waiter = Waiter::new(claim).with(|stand| {
-            stand.waiters_max = P::WAITERS_MAX.try_into().expect("few");
-        });
+        let mut waiter = Waiter::new(claim).with(|stand| stand.waiters_max = WAITERS_MAX);
         waiter.attempt = attempt;
         self.send(spec.token, process, waiter).await
     }

@@ -3,7 +3,7 @@
 mod tests;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,6 +29,7 @@ pub(crate) struct Proxy {
 struct State {
     target: Mutex<String>,
     refuses: AtomicBool,
+    refused: Mutex<Option<IpAddr>>,
     swallows: AtomicBool,
     delay_ms: AtomicU64,
     open: AtomicUsize,
@@ -55,6 +56,7 @@ impl Proxy {
         let state = Arc::new(State {
             target: Mutex::new(target),
             refuses: AtomicBool::new(false),
+            refused: Mutex::default(),
             swallows: AtomicBool::new(false),
             delay_ms: AtomicU64::new(0),
             open: AtomicUsize::new(0),
@@ -105,6 +107,11 @@ impl Proxy {
     /// Sets whether new connections are closed at once.
     pub(crate) fn refuse(&self, refuses: bool) {
         self.state.refuses.store(refuses, SeqCst);
+    }
+
+    /// Sets the address from which new connections are closed at once.
+    pub(crate) fn refuse_from(&self, address: Option<IpAddr>) {
+        *self.state.refused.lock().expect("whole") = address;
     }
 
     /// Drops replies from now on, but not commands.
@@ -200,8 +207,9 @@ impl Drop for Proxy {
 
 async fn accept(listener: TcpListener, state: Arc<State>) {
     loop {
-        let (client, _) = listener.accept().await.expect("a listening socket accepts");
-        if !state.refuses.load(SeqCst) {
+        let (client, from) = listener.accept().await.expect("a listening socket accepts");
+        let is_refused = *state.refused.lock().expect("whole") == Some(from.ip());
+        if !is_refused && !state.refuses.load(SeqCst) {
             state.accepted.fetch_add(1, SeqCst);
             state.open.fetch_add(1, SeqCst);
             tokio::spawn(connection(client, Arc::clone(&state)));

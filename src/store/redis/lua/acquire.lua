@@ -1,6 +1,6 @@
 -- Grants locks to a claim, all or none, or returns why not; enqueues a claim that waits.
 -- KEYS: for each lock: lock_key, fence, ended, ticket
--- ARGV: kept_ms, not_after, for each lock: record_head, last_fence_seen, at the end: queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat, total
+-- ARGV: kept_ms, not_after, for each lock: record_head, last_fence_seen, at the end: queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat, total, enters_queue
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
 --   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms, ms that a lock stays taken or closed without
 --   further operations, and the leases; 4 blocked: now_ms and the conflicts; 5 waiting: sequence, until_ms, ms until

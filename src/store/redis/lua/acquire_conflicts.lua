@@ -16,7 +16,7 @@ end
 -- The tickets of the claim: it has one on each of its locks, or none at all, and all have the same sequence number. Other
 -- tickets are of other claims with the same token, and the answer names the first lock that has one.
 local sequence = wait and tonumber(wait.sequence)
-local is_new, tickets, waited_for, ticket_sequence = not sequence, 0, nil, nil
+local is_new, tickets, waited_for, ticket_sequence = not sequence or enters_queue == '1', 0, nil, nil
 for number, lock in ipairs(locks) do
     if held > 0 and not lock.held then
         return { attempt, CLAIM_MISMATCH, number }

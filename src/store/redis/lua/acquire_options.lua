@@ -1,5 +1,5 @@
 -- Part of acquire.lua: the options of a claim, and a fast path for a claim with options.
-local queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat, total =
+local queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat, total, enters_queue =
     unpack(ARGV, 3 + #KEYS / 2)
 queue_request = queue_request or ''
 if not may_grant then
@@ -8,8 +8,9 @@ if not may_grant then
     max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over = '', '', '', '', '', '0'
 end
 
--- Whether the claim is granted later, if at all, because it has locks in other partitions of a cluster, too; and how many
--- it has in all.
+-- Whether the claim is granted later, if at all, because it has locks in other partitions of a cluster, too; what its
+-- tickets say about all of its locks; and enters_queue: 1 if its place here is a new one, though it has the sequence
+-- number of another partition.
 local is_asked = may_grant >= '3'
 total = tonumber(total) or #KEYS / 4
 is_repeat = is_repeat == '1'

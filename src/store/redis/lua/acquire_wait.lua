@@ -21,7 +21,7 @@ end
 
 if wait and (first_block or may_grant == '0' or is_asked) then
     if is_new then
-        sequence = now_us
+        local next_sequence = now_us
         for number, lock in ipairs(locks) do
             local length = lock.last and lengths(lock) or 0
             if length >= tonumber(wait.waiters_max) then
@@ -29,12 +29,14 @@ if wait and (first_block or may_grant == '0' or is_asked) then
             end
             -- After a loss, earlier waiters return to their places. A clock that was set back may be behind these; the
             -- counter is not.
-            sequence = math.max(sequence, (tonumber(lock.last) or 0) + 1, math.abs(lock.counter or 0))
+            next_sequence = math.max(next_sequence, (tonumber(lock.last) or 0) + 1, math.abs(lock.counter or 0))
         end
+        sequence = sequence or next_sequence
     end
     local sequence_text = string.format('%.0f', sequence)
     local until_ms = tonumber(wait.until_ms) or now_ms + wait.wait_ms
     local position, length, was_lost = '', 0, 0
+    local had_place = wait.sequence ~= '' and not is_new
     for _, lock in ipairs(locks) do
         local process_queue = process_queue_key(lock, wait.process)
         local is_elsewhere = lock.ticket and lock.ticket.process ~= wait.process
@@ -48,7 +50,7 @@ if wait and (first_block or may_grant == '0' or is_asked) then
         end
         call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',
             sequence_text, limit == '' and '-' or limit, permits, total, wait.process, asked_us, owner), 'PX', wait.keep_ms)
-        if call('ZADD', process_queue, sequence_text, lock.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
+        if call('ZADD', process_queue, sequence_text, lock.claim) == 1 and had_place and not is_elsewhere then
             was_lost = 1
         end
         reindex(lock, wait.process)

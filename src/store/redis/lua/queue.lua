@@ -6,7 +6,8 @@
 -- alone proves nothing, because the store may have been unavailable itself; silence only lets the set expire in the
 -- end.
 -- A ticket is what is known of a claim while it waits and for a while after: sequence number, limit (- for an exclusive
--- claim), permits, how many locks the claim has, the process where it waits or waited, the earliest time (us) at which
+-- claim), permits, how many locks the claim has or, if they are in several partitions of a cluster, a larger number that
+-- identifies them, the process where it waits or waited, the earliest time (us) at which
 -- the client can have made the request there, owner.
 -- The lock itself has the last sequence number given, as long as there may be waiters; and while it is reserved for a
 -- process, that process, the end (ms) of the reservation, and its length. These are the fields w, p, v and g of its hash,

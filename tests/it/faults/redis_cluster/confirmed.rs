@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::config::RedisConfig;
-use leasehold::store::Fault;
+use leasehold::store::{Fault, StoreError};
 
 use super::{config, held_on, is_recovering, is_renewed, lasting, rival};
 use crate::faults::Replica;
@@ -88,6 +88,28 @@ async fn replicas_of_the_primary_that_a_slot_has_moved_to_confirm() {
     is_renewed(&replica, &held).await;
     replica.release(&held).await.expect("it answers");
     replica.granted(&rival(&held)).await;
+}
+
+/// The barrier is at the primary that still has the slot, so it says nothing about the replicas of the other one.
+#[tokio::test]
+async fn what_was_executed_where_a_slot_moves_to_is_confirmed_by_nobody_until_it_has_moved() {
+    let (cluster, replica) = confirmed(2).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    cluster.begin_move(slot, 0, 1).await;
+    cluster.move_keys(slot, 0, 1).await;
+    eventually(
+        "it is executed at the other primary",
+        async || match replica.renew(&held).await {
+            Err(StoreError::Unknown { detail, .. }) => {
+                detail.contains("another Redis").then_some(())
+            }
+            Err(StoreError::Unavailable { .. }) => None,
+            Ok(renewed) => panic!("nobody has confirmed it: {renewed:?}"),
+        },
+    )
+    .await;
+    cluster.end_move(slot, 0, 1).await;
+    is_renewed(&replica, &held).await;
 }
 
 /// The former primary comes back with the data of its replica, which lacks what it was cut off from. The process uses it

@@ -29,6 +29,28 @@ async fn a_move_that_is_cancelled_changes_nothing() {
     replica.granted(&rival(&held)).await;
 }
 
+/// It compares several keys before it uses a part, and Redis refuses that while their slot is on its way.
+#[tokio::test]
+async fn a_process_that_starts_while_a_slot_moves_uses_its_part_once_it_has_moved() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    let (other, _) = held_on(2, &cluster, &replica).await;
+    cluster.begin_move(slot, 0, 1).await;
+    let started = super::replica(&cluster).await;
+    started.assert_holds(&other).await;
+    let refused = started.renew(&held).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let health = started.service.store_health();
+    assert!(health.up, "{health:?}");
+    cluster.move_keys(slot, 0, 1).await;
+    let refused = started.renew(&held).await;
+    assert!(refused.is_err(), "{refused:?}");
+    cluster.end_move(slot, 0, 1).await;
+    is_renewed(&started, &held).await;
+    is_blocked(&started, &rival(&held)).await;
+}
+
 /// Redis makes it a replica of the primary that its last slot has moved to. If no process has checked the slot there by
 /// then, this looks like a failover.
 #[tokio::test]

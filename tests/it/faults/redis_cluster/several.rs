@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use leasehold::domain::{Acquired, LockState};
+use leasehold::domain::{Acquired, Claim, LockState, Refused};
+use leasehold::service::AcquireOutcome;
 use leasehold::store::Fault;
+use tokio::time::Instant;
 
-use super::{cluster, lasting, locks_on, open};
+use super::{TTL, cluster, held_for, is_recovering, lasting, lasting_for, locks_on, open, rival};
 use crate::faults::Replica;
-use crate::support::fixture::{Waiter, claim_on, claim_on_all, deadline, names};
+use crate::support::eventually;
+use crate::support::fixture::{Fixture, Waiter, claim_on, claim_on_all, deadline, lock_of, names};
 use crate::support::redis_server::RedisServer;
 
 /// A Redis without memory executes what only reads, and refuses what writes.
@@ -47,6 +50,68 @@ async fn a_waiting_claim_that_one_primary_cannot_grant_holds_nothing_on_the_othe
     empty(&cluster.nodes[1]).await;
     let answer = ask().await;
     assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
+}
+
+/// As one on locks of a single Redis does.
+#[tokio::test]
+async fn a_claim_that_one_primary_does_not_grant_yet_waits_in_all_queues() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    // A grace is as long as the longest lease.
+    let (free, _) = held_for(TTL, 0, &cluster, &replica).await;
+    replica.release(&free).await.expect("it answers");
+    let (lost, _) = held_for(TTL, 1, &cluster, &replica).await;
+    let held_until = Instant::now() + TTL;
+    replica.assert_holds(&lost).await;
+    let locks = [lock_of(&free), lock_of(&lost)];
+    cluster.nodes[1].command(&["FLUSHALL"]).await;
+    is_recovering(&replica, &rival(&lost)).await;
+    let both = lasting_for(TTL, claim_on_all(names(locks)));
+    let waiting = async {
+        let answer = replica.acquire_within(&both, TTL * 3).await;
+        let is_granted = matches!(answer, Ok(AcquireOutcome::Granted(_)));
+        assert!(is_granted, "{answer:?}");
+        assert!(Instant::now() >= held_until, "the lost lease has not ended");
+    };
+    let queued = eventually("it has a place in both queues", async || {
+        for lock in locks {
+            let view = replica.service.inspect(lock).await.ok()?;
+            (view.queue.length == 1).then_some(())?;
+        }
+        Some(())
+    });
+    tokio::join!(waiting, queued);
+}
+
+/// The retry finds one place only. It must neither be another claim's, nor a new one, behind those that came later.
+#[tokio::test]
+async fn the_retry_of_a_claim_that_waits_has_its_place_where_a_primary_has_lost_it() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let [lost, kept, third] = locks_on([0, 1, 1], &cluster, &replica).await;
+    let held = lasting(claim_on(&kept));
+    replica.granted(&held).await;
+    let both = lasting(claim_on_all(names([&lost, &kept])));
+    let store = open(&cluster.address()).await.expect("the store opens");
+    let fixture = Fixture::on(store, None);
+    let first = fixture.waiting(&both).await;
+    cluster.nodes[0].command(&["FLUSHALL"]).await;
+    is_recovering(&replica, &claim_on(&lost)).await;
+    let sequence = |waiter: &Waiter| waiter.queue_request.ticket.map(|it| it.sequence);
+    let mut retry = first.again();
+    fixture.still_waits(&mut retry).await;
+    assert_eq!(sequence(&retry), sequence(&first));
+    for lock in [&lost, &kept] {
+        assert_eq!(fixture.queue(lock).await.length, 1, "{lock}");
+    }
+    // The token is still that of a claim on these two alone.
+    let other = Claim {
+        names: names([&lost, &third]),
+        ..both
+    };
+    let answer = replica.acquire(&other).await;
+    let is_mismatch = matches!(answer, Ok(AcquireOutcome::Refused(Refused::Mismatched(_))));
+    assert!(is_mismatch, "{answer:?}");
 }
 
 /// A place in one of its queues alone would keep others waiting, and would be that of another claim at the next attempt.
