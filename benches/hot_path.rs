@@ -23,6 +23,7 @@
 #[path = "../tests/it/support/redis_server.rs"]
 mod redis_server;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gungraun::{
@@ -149,7 +150,7 @@ async fn serve(store: &str) -> TcpStream {
     );
     let settings = HttpSettings::new(&config, Access::open());
     let app = App::new(service, metrics, settings);
-    let server = Server::bind(&config.server, ([127, 0, 0, 1], 0).into());
+    let server = Server::bind(&config.server, SocketAddr::from(([127, 0, 0, 1], 0)));
     let server = server.unwrap();
     let address = server.local_addr();
     let never = std::future::pending();

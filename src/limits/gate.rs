@@ -17,7 +17,7 @@ const RESERVED_FROM_HEAVY: u32 = 4;
 /// A budget of concurrent operations. Callers queue until there is capacity. Clones share it.
 ///
 /// Heavy operations share a part of it, and queue among themselves for that. So however many there are, another operation
-/// waits for none of them, except for those that the store executes already.
+/// waits for none of them, except for those that the store executes already and for the next one to be let in.
 #[derive(Clone, Debug)]
 pub struct Gate {
     free: Arc<Semaphore>,

@@ -25,6 +25,9 @@ const HTTP2: &[u8] = b"h2";
 /// What a connection may hold of an answer that its client does not read: one record.
 const UNSENT_BYTES_MAX: usize = 16 * 1024;
 
+/// How many bytes the certificates of a client may have together. The connection keeps them as long as it is open.
+const CLIENT_CERTIFICATES_BYTES_MAX: usize = 16 * 1024;
+
 /// The certificate that is shown to clients. Clones share it.
 #[derive(Clone)]
 pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
@@ -78,10 +81,13 @@ impl ServerTls {
         let mut stream = timeout_at(deadline, handshake).await??;
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
-        let shown = stream.get_ref().1.peer_certificates();
-        let names = shown
-            .and_then(|chain| chain.first())
-            .map(client_certificate::names);
+        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        if shown.iter().map(|it| it.len()).sum::<usize>() > CLIENT_CERTIFICATES_BYTES_MAX {
+            return Err(io::Error::other(
+                "the certificates of the client have more than 16 KiB",
+            ));
+        }
+        let names = shown.first().map(client_certificate::names);
         Ok(Encrypted {
             stream,
             is_http2,

@@ -3,7 +3,7 @@
 //! What a minority has granted is rolled back, and a node refuses an attempt from then on that was rolled back. So the next
 //! round needs another attempt at the nodes, while the request keeps its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
@@ -14,6 +14,9 @@ use crate::store::TOMBSTONE_TTL;
 /// How many claims are remembered. For any other, an attempt keeps its name, which nodes refuse if they have rolled it
 /// back.
 const CLAIMS_MAX: usize = 100_000;
+
+/// How many attempts of a claim are remembered, the last ones: each request of a client makes one, as often as it likes.
+const ATTEMPTS_MAX: usize = 32;
 
 /// The most rounds of an attempt that are remembered.
 const NAMES_MAX: usize = 32;
@@ -26,7 +29,8 @@ pub(super) struct Attempts(Mutex<HashMap<Token, Renamed>>);
 struct Renamed {
     /// As long as a lease may last, or a node remembers that it has rolled back an attempt.
     kept_until: Instant,
-    names: HashMap<Attempt, Vec<Attempt>>,
+    /// In the order in which they were first renamed.
+    attempts: VecDeque<(Attempt, Vec<Attempt>)>,
 }
 
 impl Attempts {
@@ -39,7 +43,7 @@ impl Attempts {
     /// The attempt in all rounds, each of which may have left leases.
     pub(super) fn all_at_nodes(&self, token: Token, attempt: Attempt) -> Vec<Attempt> {
         let renamed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = renamed.get(&token).and_then(|of| of.names.get(&attempt));
+        let names = renamed.get(&token).and_then(|of| of.names(attempt));
         names.cloned().unwrap_or_else(|| vec![attempt])
     }
 
@@ -51,13 +55,10 @@ impl Attempts {
         }
         let of_claim = renamed.entry(token).or_insert_with(|| Renamed {
             kept_until: Instant::now(),
-            names: HashMap::new(),
+            attempts: VecDeque::new(),
         });
         of_claim.keep(ttl);
-        let names = of_claim
-            .names
-            .entry(attempt)
-            .or_insert_with(|| vec![attempt]);
+        let names = of_claim.names_mut(attempt);
         if names.len() == NAMES_MAX {
             names.remove(0);
         }
@@ -80,7 +81,45 @@ impl Attempts {
 }
 
 impl Renamed {
+    fn names(&self, attempt: Attempt) -> Option<&Vec<Attempt>> {
+        let mut attempts = self.attempts.iter();
+        attempts.find_map(|(of, names)| (*of == attempt).then_some(names))
+    }
+
+    fn names_mut(&mut self, attempt: Attempt) -> &mut Vec<Attempt> {
+        let known = self.attempts.iter().position(|(of, _)| *of == attempt);
+        let index = known.unwrap_or_else(|| {
+            if self.attempts.len() == ATTEMPTS_MAX {
+                self.attempts.pop_front();
+            }
+            self.attempts.push_back((attempt, vec![attempt]));
+            self.attempts.len() - 1
+        });
+        &mut self.attempts[index].1
+    }
+
     fn keep(&mut self, ttl: Ttl) {
         self.kept_until = Instant::now() + ttl.get() + TOMBSTONE_TTL;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_requested_for_ever_keeps_its_last_attempts() {
+        let attempts = Attempts::default();
+        let (token, ttl) = (Token::random(), Ttl::from_store(Duration::from_secs(10)));
+        let requested: Vec<_> = std::iter::repeat_with(Attempt::random).take(1_000).collect();
+        for attempt in &requested {
+            attempts.rename(token, *attempt, ttl);
+        }
+        let is_known = |attempt: &&Attempt| attempts.at_nodes(token, **attempt) != **attempt;
+        let known: Vec<_> = requested.iter().filter(is_known).collect();
+        let last: Vec<_> = requested[1_000 - ATTEMPTS_MAX..].iter().collect();
+        assert_eq!(known, last);
     }
 }

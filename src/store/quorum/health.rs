@@ -19,8 +19,7 @@ impl Core {
             dropped_follow_ups,
         });
         let up = healths.iter().filter(|health| health.up).count();
-        let refused = healths.iter().filter(|health| health.refused.is_some());
-        let few_are_fit = healths.len() - refused.count() < majority;
+        let few_are_fit = healths.iter().filter(|health| is_fit(health)).count() < majority;
         StoreHealth {
             contacted: healths.iter().filter(|health| health.contacted).count() >= majority,
             up: up >= majority,
@@ -29,7 +28,7 @@ impl Core {
                 .filter(|_| up < majority),
             refused: self
                 .first(&healths, |health| health.refused.as_ref())
-                .filter(|_| few_are_fit),
+                .filter(|_| up >= majority && few_are_fit),
             recovering_for: recovering_for(&healths, majority),
             findings: self.findings(&healths),
             held_locks: merge::reached_by(
@@ -93,15 +92,18 @@ impl Core {
     }
 }
 
+/// Whether the node answers, and nothing that only an operator can mend keeps it from granting.
+fn is_fit(health: &StoreHealth) -> bool {
+    health.up && health.refused.is_none()
+}
+
 fn votes(health: &StoreHealth) -> bool {
-    health.up && health.refused.is_none() && health.recovering_for.is_none()
+    is_fit(health) && health.recovering_for.is_none()
 }
 
 /// How long new grants wait until as many nodes have a vote as a majority needs.
 fn recovering_for(healths: &[StoreHealth], majority: usize) -> Option<Duration> {
-    let fit = healths
-        .iter()
-        .filter(|health| health.up && health.refused.is_none());
+    let fit = healths.iter().filter(|health| is_fit(health));
     let mut waits: Vec<_> = fit
         .map(|health| health.recovering_for.unwrap_or_default())
         .collect();

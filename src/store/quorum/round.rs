@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
-use super::follow_ups::FollowUps;
+use super::follow_ups::{FollowUpPermit, FollowUps};
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
 use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
@@ -211,9 +211,12 @@ impl RoundPart {
         let mut may_hold = may_hold(&answer);
         vote(answer.clone());
         // The majority does not wait for a node that has not answered.
-        let follow_up = answer.is_err().then(|| self.follow_ups.begin());
-        if let Some(None) = follow_up {
-            return;
+        let mut follow_up = None;
+        if answer.is_err() {
+            follow_up = self.follow_ups.begin();
+            if follow_up.is_none() {
+                return;
+            }
         }
         self.turn.begins().await;
         let mut decision = self.decided(0).await;
@@ -246,22 +249,34 @@ impl RoundPart {
         }
         match decision {
             Decision::Keep(decided) if !is_recorded => {
-                if let Some(_follow_up) = self.follow_ups.begin() {
+                // Nodes that proposed the tokens that were decided have nothing to catch up with.
+                let follow_up = match present.as_deref() == Some(&decided[..]) {
+                    true => None,
+                    false => follow_up.or_else(|| self.follow_ups.begin()),
+                };
+                if follow_up.is_some() {
                     self.catch_up(present, &decided).await;
                 }
             }
             Decision::Keep(_) => {}
-            Decision::RollBack(place) => self.end(may_hold, &answer, place).await,
+            Decision::RollBack(place) => self.end(may_hold, &answer, place, follow_up).await,
             Decision::Open | Decision::Place(_) | Decision::Assign(_) => {
-                self.end(may_hold, &answer, None).await;
+                self.end(may_hold, &answer, None, follow_up).await;
             }
         }
     }
 
-    /// Ends the part of a node in a round that has granted nothing.
-    async fn end(&mut self, may_hold: bool, answer: &StoreResult<Acquired>, place: Option<u64>) {
+    /// Ends the part of a node in a round that has granted nothing. `follow_up` is its permit to go on alone, if it has one.
+    async fn end(
+        &mut self,
+        may_hold: bool,
+        answer: &StoreResult<Acquired>,
+        place: Option<u64>,
+        follow_up: Option<FollowUpPermit>,
+    ) {
         if may_hold {
-            if let Some(_follow_up) = self.follow_ups.begin() {
+            let follow_up = follow_up.or_else(|| self.follow_ups.begin());
+            if follow_up.is_some() {
                 self.roll_back().await;
             }
             return;

@@ -372,7 +372,7 @@ mod tests {
             is_encrypted: false,
         };
         let within = Connector::within(&address, &config());
-        let (cluster, connectors) = within.ok().expect("it needs no certificates");
+        let (cluster, connectors) = within.expect("it needs no certificates");
         let answer = format!("a 127.0.0.1:{port}@1 myself,master - 0 0 1 connected 0-16383");
         let known = Topology::of(&[nodes::lines(&answer, "")]);
         *cluster.topology.write().expect(UNPOISONED) = Arc::new(known);

@@ -221,6 +221,23 @@ async fn a_certificate_with_too_many_names_has_none() {
     }
 }
 
+/// Each connection keeps the certificates of its client. With 50 KB of them, connections once took twice the memory that
+/// their limits permit.
+#[tokio::test]
+async fn a_client_with_long_certificates_is_refused() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &[]);
+    for (further, status) in [(600, Some(201)), (1_100, None)] {
+        let others = (0..further).map(|number| san(&format!("other-{number:04}.example")));
+        let client = Client {
+            certificate: Some(&authority.client_of_names(others.collect())),
+            headers: &[("authorization", "Bearer key-of-web-that-is-long")],
+            ..Client::default()
+        };
+        assert_eq!(served.acquire(&client, "web/1").await, status, "{further}");
+    }
+}
+
 #[tokio::test]
 async fn a_key_decides_if_a_client_presents_both() {
     let authority = Authority::new();

@@ -101,6 +101,11 @@ impl QuorumPeer {
         Ok(())
     }
 
+    /// Another node may be found at the Redis that was behind this one.
+    fn forget_server(&self) {
+        self.peers.servers.lock().expect(UNPOISONED)[self.number] = None;
+    }
+
     /// What an exchange has shown of this node.
     pub(super) fn note(&self, asked_at: Instant, wait: Duration, longest_ttl_ms: u64) {
         self.put(Seen {
@@ -215,7 +220,13 @@ impl Recovery {
         server: &ServerInfo,
     ) -> RedisResult<Duration> {
         if let Some(peer) = &self.peer {
-            peer.note_server(&server.run_id)?;
+            let noted = peer.note_server(&server.run_id);
+            if noted.is_err() {
+                // Two nodes may have changed places. In this order, no socket of before gives a Redis a second vote.
+                self.fleet.renew_connections();
+                peer.forget_server();
+            }
+            noted?;
         }
         let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
         match &self.peer {
