@@ -2,11 +2,12 @@
 //! `http`.
 
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::StatusCode;
 use jsonwebtoken::Algorithm;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::rereads::RereadCounts;
 use crate::client::{Call, Client, ServiceUrl};
@@ -16,6 +17,8 @@ use crate::server::shutdown::ReloadSignals;
 
 /// How long a fetch may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long files may take, which may be on a network file system.
+const FILES_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a fetch that failed is repeated.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -43,7 +46,7 @@ pub(super) async fn follow(
         JwksSource::File { .. } => reread_interval,
         JwksSource::Url { .. } => config.refresh,
     };
-    let mut follower = Follower {
+    let mut follower = IssuerFollower {
         known: match &config.source {
             JwksSource::File { keys, .. } => Some(keys.clone()),
             JwksSource::Url { .. } => None,
@@ -53,6 +56,7 @@ pub(super) async fn follow(
         counts,
         audit,
         last_problem: None,
+        preparing: None,
     };
     loop {
         // The first time at once: keys from a URL are not known yet.
@@ -65,7 +69,7 @@ pub(super) async fn follow(
     }
 }
 
-struct Follower<'a> {
+struct IssuerFollower<'a> {
     config: JwtConfig,
     keys: &'a IssuerKeys,
     counts: RereadCounts,
@@ -74,31 +78,37 @@ struct Follower<'a> {
     known: Option<Vec<SigningKey>>,
     /// The problem that has been reported.
     last_problem: Option<String>,
+    /// The last use of files, which may hang beyond its time.
+    preparing: Option<JoinHandle<Result<Prepared, String>>>,
 }
 
-impl Follower<'_> {
+/// What the files have that are read for each reading of the keys.
+enum Prepared {
+    Keys(Vec<SigningKey>),
+    Client(Box<Client>),
+}
+
+impl IssuerFollower<'_> {
     /// Waits until the keys have to be read again, and drops those that become too old meanwhile.
     async fn wait(&self, next: Duration, reloads: &mut ReloadSignals) {
-        let mut next = std::pin::pin!(tokio::time::sleep(next));
-        loop {
-            let stale = async {
-                match self.keys.stale_after() {
-                    Some(left) => tokio::time::sleep(left).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = &mut next => return,
-                () = reloads.next() => return,
-                () = self.keys.wanted() => return,
-                () = stale => self.drop_stale(),
-            }
+        tokio::select! {
+            () = tokio::time::sleep(next) => {}
+            () = reloads.next() => {}
+            () = self.keys.wanted() => {}
+            never = drop_stale_in_time(self.keys) => match never {},
         }
     }
 
     /// Returns whether the keys could be read.
     async fn read(&mut self) -> bool {
-        match fetch(&self.config).await {
+        let keys = self.keys;
+        keys.begin();
+        let fetched = tokio::select! {
+            fetched = self.fetch() => fetched,
+            // Reading takes its time when the issuer is away, which is when keys become too old.
+            never = drop_stale_in_time(keys) => match never {},
+        };
+        match fetched {
             Ok(keys) => {
                 self.keys.replace(keys.clone());
                 self.last_problem = None;
@@ -125,46 +135,74 @@ impl Follower<'_> {
                     );
                     self.last_problem = Some(problem);
                 }
-                self.drop_stale();
+                drop_stale(self.keys);
                 false
             }
         }
     }
 
-    fn drop_stale(&self) {
-        if self.keys.drop_stale() {
-            tracing::error!(
-                "the keys of the issuer of tokens are older than jwt.jwks_stale_max and no longer used; all tokens are refused"
-            );
+    async fn fetch(&mut self) -> Result<Vec<SigningKey>, String> {
+        // Another thread for each attempt would leave many of them behind.
+        if self
+            .preparing
+            .as_ref()
+            .is_some_and(|last| !last.is_finished())
+        {
+            return Err("reading files has not ended since the last time".to_owned());
+        }
+        let JwtConfig {
+            source, algorithms, ..
+        } = self.config.clone();
+        // On a blocking thread: files may be on a network file system, and the authorities of the system are many.
+        let prepare = tokio::task::spawn_blocking(move || prepare(&source, &algorithms));
+        let prepared = timeout(FILES_TIMEOUT, self.preparing.insert(prepare)).await;
+        let prepared = prepared.map_err(|_| "reading files takes too long".to_owned())?;
+        match prepared.unwrap_or_else(|panic| Err(panic.to_string()))? {
+            Prepared::Keys(keys) => Ok(keys),
+            Prepared::Client(client) => {
+                let url = client.url().to_string();
+                let keys = fetch_with(*client, &self.config.algorithms).await;
+                keys.map_err(|problem| format!("{url}: {problem}"))
+            }
         }
     }
 }
 
-async fn fetch(config: &JwtConfig) -> Result<Vec<SigningKey>, String> {
-    let algorithms = config.algorithms.clone();
-    match &config.source {
-        JwksSource::File { path, .. } => {
-            let path = path.clone();
-            // On a blocking thread: the file may be on a network file system.
-            let read = tokio::task::spawn_blocking(move || SigningKey::reread(&path, &algorithms));
-            read.await.unwrap_or_else(|panic| Err(panic.to_string()))
+/// Drops the keys when they become too old, for as long as this is polled.
+async fn drop_stale_in_time(keys: &IssuerKeys) -> Infallible {
+    loop {
+        match keys.stale_after() {
+            Some(left) => tokio::time::sleep(left).await,
+            None => std::future::pending::<()>().await,
         }
+        drop_stale(keys);
+    }
+}
+
+fn drop_stale(keys: &IssuerKeys) {
+    if keys.drop_stale() {
+        tracing::error!(
+            "the keys of the issuer of tokens are older than jwt.jwks_stale_max and no longer used; all tokens are refused"
+        );
+    }
+}
+
+fn prepare(source: &JwksSource, algorithms: &[Algorithm]) -> Result<Prepared, String> {
+    match source {
+        JwksSource::File { path, .. } => SigningKey::reread(path, algorithms).map(Prepared::Keys),
         JwksSource::Url {
             url,
             authorities,
             token,
         } => {
             let parsed = ServiceUrl::parse(url)?;
-            let key = token.as_deref().map(sent_token).transpose()?;
+            let key = token.clone().map(ClientKey::from_file).transpose()?;
+            // It has just been read. The client would read it once more, on the thread that accepts connections.
+            let key = key.map(ClientKey::as_read);
             let client = Client::new(parsed, key, authorities.as_deref())?;
-            let keys = fetch_with(client, &algorithms).await;
-            keys.map_err(|problem| format!("{url}: {problem}"))
+            Ok(Prepared::Client(Box::new(client)))
         }
     }
-}
-
-fn sent_token(file: &Path) -> Result<ClientKey, String> {
-    ClientKey::from_file(PathBuf::from(file))
 }
 
 /// Fetches the keys over a connection of its own. Redirections are not followed: the URL that is configured is trusted, and

@@ -208,7 +208,15 @@ fn check_url(url: &str) -> Result<(), String> {
         Some(host) => host.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    if url.contains(['@', '?', '#']) || host.is_empty() {
+    // Also what the client that fetches it would refuse, each time and only in the log.
+    let has_port = authority
+        .rsplit(']')
+        .next()
+        .is_some_and(|rest| rest.contains(':'));
+    let is_usable = url
+        .parse::<hyper::Uri>()
+        .is_ok_and(|uri| !has_port || uri.port_u16().is_some());
+    if url.contains(['@', '?', '#']) || host.is_empty() || !is_usable {
         return Err(format!(
             "\"{url}\" is not a URL without user, query and fragment; {example}"
         ));

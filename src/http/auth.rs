@@ -19,6 +19,7 @@ use axum::http::Method;
 use axum::http::header::AUTHORIZATION;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
+use tokio::time::Instant;
 
 use super::app::App;
 use super::peers::PeerCounts;
@@ -194,17 +195,18 @@ const READS_ONLY: &str =
 /// requester. A key that changes nothing is refused here, before the body of a change is read.
 ///
 /// The answer is there at once, except for a token with a key that is just being read.
-pub(super) fn admit(app: &App, request: Request) -> Admission {
-    match decide(app, request, true) {
-        Decision::Made(decided) => Either::Left(ready(decided)),
-        Decision::After(refreshed, request) => {
+pub(super) fn admit(app: &App, request: Request) -> Admitted {
+    let arrived = Instant::now();
+    match decide(app, request, arrived, true) {
+        KeyDecision::Made(decided) => Either::Left(ready(decided)),
+        KeyDecision::After(refreshed, request) => {
             let app = app.clone();
             let decided = async move {
                 refreshed.await;
-                match decide(&app, request, false) {
-                    Decision::Made(decided) => decided,
+                match decide(&app, request, arrived, false) {
+                    KeyDecision::Made(decided) => decided,
                     // Only what may wait gets this.
-                    Decision::After(..) => Err(Problem::token_refused(TokenFault::UnknownKey)),
+                    KeyDecision::After(..) => Err(Problem::token_refused(TokenFault::UnknownKey)),
                 }
             };
             Either::Right(decided.boxed())
@@ -213,25 +215,25 @@ pub(super) fn admit(app: &App, request: Request) -> Admission {
 }
 
 /// The request, or why it is refused.
-pub(super) type Admission =
+pub(super) type Admitted =
     Either<Ready<Result<Request, Problem>>, BoxFuture<'static, Result<Request, Problem>>>;
 
-enum Decision {
+enum KeyDecision {
     Made(Result<Request, Problem>),
     /// To be made once the keys of the issuer have been read again.
     After(BoxFuture<'static, ()>, Request),
 }
 
-fn decide(app: &App, request: Request, may_wait: bool) -> Decision {
+fn decide(app: &App, request: Request, arrived: Instant, may_wait: bool) -> KeyDecision {
     let Access::Keys(keys, failures) = &app.settings().access else {
-        return Decision::Made(Ok(request));
+        return KeyDecision::Made(Ok(request));
     };
     match sender(keys, failures, &request) {
-        Ok(principal) => Decision::Made(let_in(app, keys, request, principal)),
+        Ok(principal) => KeyDecision::Made(let_in(app, keys, request, principal)),
         Err(Unknown::Token(TokenFault::UnknownKey | TokenFault::NoKeys)) if may_wait => {
             match keys.tokens().and_then(TokenVerifier::refreshed) {
-                Some(refreshed) => Decision::After(refreshed, request),
-                None => decide(app, request, false),
+                Some(refreshed) => KeyDecision::After(refreshed, request),
+                None => decide(app, request, arrived, false),
             }
         }
         Err(Unknown::Token(fault)) => {
@@ -239,20 +241,26 @@ fn decide(app: &App, request: Request, may_wait: bool) -> Decision {
                 app.refusals().count(Limit::TokenSize);
             }
             let problem = Problem::token_refused(fault);
-            // Without keys, it is not the client that is at fault.
-            Decision::Made(Err(match fault == TokenFault::NoKeys {
-                true => problem,
-                false => failures.refuse(&Requester::of(request), problem),
+            // Without the keys of now, it is not the client that is at fault.
+            KeyDecision::Made(Err(match (fault, unread_since(keys, arrived)) {
+                (TokenFault::NoKeys, _) => problem,
+                (TokenFault::UnknownKey, Some(left)) => Problem::key_not_read_yet(left),
+                (_, _) => failures.refuse(&Requester::of(request), problem),
             }))
         }
         Err(Unknown::Other(detail)) => {
             let problem = Problem::unauthorized(detail);
-            Decision::Made(Err(failures.refuse(&Requester::of(request), problem)))
+            KeyDecision::Made(Err(failures.refuse(&Requester::of(request), problem)))
         }
         Err(Unknown::TooMany(retry_after)) => {
-            Decision::Made(Err(Problem::rate_limited(retry_after)))
+            KeyDecision::Made(Err(Problem::tokens_limited(retry_after)))
         }
     }
+}
+
+/// When the keys of the issuer may be read again, if they were not since `arrived`.
+fn unread_since(keys: &KeyRing, arrived: Instant) -> Option<Duration> {
+    keys.tokens()?.keys().unread_since(arrived)
 }
 
 /// Why the sender is not known.
@@ -292,9 +300,11 @@ fn sender(keys: &KeyRing, failures: &Failures, request: &Request) -> Result<Prin
     let token = match tokens.known(&hash) {
         Some(token) => token,
         None => {
-            // A signature costs far more to verify than to send. So an address that has failed too often has no new
-            // token verified; a token that was verified before is always answered, like a key.
-            failures.check(request).map_err(Unknown::TooMany)?;
+            // A signature costs far more to verify than to send. So the new tokens of addresses that have failed too often
+            // are verified at a bounded rate; a token that was verified before is always answered, like a key.
+            if failures.are_too_many(request) {
+                tokens.take_check().map_err(Unknown::TooMany)?;
+            }
             tokens.verify(&presented, hash).map_err(Unknown::Token)?
         }
     };
@@ -381,19 +391,10 @@ impl Failures {
         }
     }
 
-    /// Whether the sender may still fail; if not, when it may again.
-    fn check(&self, request: &Request) -> Result<(), Duration> {
-        let Some(requester) = request.extensions().get::<Requester>() else {
-            return Ok(());
-        };
-        let counted = self.counts.current(requester.network());
-        match counted {
-            Some(counted)
-                if counted.count > self.per_minute_max && !requester.is_trusted_proxy() =>
-            {
-                Err(counted.over_in)
-            }
-            Some(_) | None => Ok(()),
-        }
+    /// Whether the sender has failed too often, be it a trusted proxy or not.
+    fn are_too_many(&self, request: &Request) -> bool {
+        let requester = request.extensions().get::<Requester>();
+        let counted = requester.and_then(|known| self.counts.current(known.network()));
+        counted.is_some_and(|counted| counted.count > self.per_minute_max)
     }
 }

@@ -185,7 +185,7 @@ impl Frequent {
     /// errors are where every request has a line.
     pub(super) fn of(problem: &Problem, peer: IpAddr, mode: LogRequests) -> Option<Self> {
         let code = problem.code();
-        // Limits are checked before keys.
+        // Most limits are checked before keys. A quota is of a key, but a program that runs wild exceeds it as often.
         let is_over_limit = matches!(
             code,
             Code::RateLimited | Code::QuotaExceeded | Code::Overloaded

@@ -1,11 +1,13 @@
 //! What the server accepts connections on: a TCP port, or a Unix socket. Who may connect, and how often, is not known here.
 
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
-use std::{fs, process};
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
@@ -37,8 +39,10 @@ pub(super) enum AcceptedStream {
 /// The file of a Unix socket, which is removed with its listener.
 pub(super) struct SocketFile {
     path: PathBuf,
-    /// So that the socket of a process that has replaced this one is not removed.
+    /// So that a socket that something else has put there is not removed.
     inode: u64,
+    /// Until the file is removed, no other process binds the path.
+    _lock: File,
 }
 
 impl BoundListener {
@@ -120,47 +124,75 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 /// Binds another name and renames it: so the socket has its permissions before anybody can connect, and replaces one that
 /// a dead process has left in one step.
 fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    // Before the lock, so that nothing is left beside a file that is no socket.
+    is_socket_there(path)?;
+    let lock = lock(path)?;
     refuse_if_used(path)?;
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}", process::id()));
-    let temporary = PathBuf::from(temporary);
-    let bound = bind_name(&temporary, mode).and_then(|(socket, inode)| {
-        fs::rename(&temporary, path)?;
-        Ok((socket, inode))
-    });
-    let (socket, inode) = bound.inspect_err(|_| {
-        // What was not made is not there.
+    let temporary = beside(path, &format!(".{:06x}", fastrand::u32(..0x0100_0000)));
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(&temporary)?)?;
+    let inode = publish(&socket, &temporary, path, mode).inspect_err(|_| {
+        // One that stays is in nobody's way.
         let _ = fs::remove_file(&temporary);
     })?;
     let file = SocketFile {
         path: path.to_owned(),
         inode,
+        _lock: lock,
     };
     Ok((UnixListener::from_std(socket.into())?, file))
 }
 
-fn bind_name(path: &Path, mode: u32) -> io::Result<(Socket, u64)> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+/// Returns the inode of the socket.
+fn publish(socket: &Socket, temporary: &Path, path: &Path, mode: u32) -> io::Result<u64> {
+    fs::set_permissions(temporary, fs::Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)?;
-    let inode = fs::symlink_metadata(path)?.ino();
-    Ok((socket, inode))
+    let inode = fs::symlink_metadata(temporary)?.ino();
+    fs::rename(temporary, path)?;
+    Ok(inode)
 }
 
-/// A socket on which a process listens stays its own, and what is no socket stays as it is.
-fn refuse_if_used(path: &Path) -> io::Result<()> {
-    let is_socket = match fs::symlink_metadata(path) {
-        Ok(metadata) => metadata.file_type().is_socket(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if !is_socket {
-        return Err(io::Error::new(
+/// The path of another file in the same directory.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Locks the path for one process. The file is not removed: another process may have opened it, and would then lock a
+/// file that a third one does not see.
+fn lock(path: &Path) -> io::Result<File> {
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(beside(path, ".lock"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Whether there is a socket. What is no socket stays as it is.
+fn is_socket_there(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => Ok(true),
+        Ok(_) => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
             "the file exists and is no socket",
-        ));
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A socket on which a process listens stays its own, also if that process knows no lock.
+fn refuse_if_used(path: &Path) -> io::Result<()> {
+    if !is_socket_there(path)? {
+        return Ok(());
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // A process that accepts nothing would let a connection wait.

@@ -31,7 +31,8 @@ pub enum PeerAddress {
     },
 }
 
-/// A prefix from which no packet comes (RFC 6666). A user of this machine counts as an address with it.
+/// The beginning of 100::/8, which is reserved and has no hosts. A user of this machine counts as an address in it: the one
+/// with the number 0xhhhhllll as 100:0:hhhh:llll::.
 const LOCAL_USERS: u128 = 0x0100 << 112;
 
 impl PeerAddress {

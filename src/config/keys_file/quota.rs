@@ -40,7 +40,7 @@ pub struct Quota {
 pub struct RequestRate {
     /// How many per second, in the long run.
     pub per_second: NonZeroU32,
-    /// How many at once, after a pause.
+    /// How many at once, after a pause; no fewer than in one second.
     pub burst: NonZeroU32,
 }
 
@@ -79,6 +79,13 @@ fn count(table: &Section<'_>, key: &str, max: u32) -> Result<Option<usize>, Conf
 fn rate(table: &Section<'_>) -> Result<Option<RequestRate>, ConfigError> {
     let burst = table.number(REQUESTS_BURST, REQUESTS_MAX)?;
     match table.number(REQUESTS_PER_SECOND, REQUESTS_MAX)? {
+        // A smaller one would make the stated policy (`burst` requests in so many whole seconds) too low.
+        Some(per_second) if burst.is_some_and(|burst| burst < per_second) => {
+            let problem = format!(
+                "is less than {REQUESTS_PER_SECOND}, {per_second}; use this number or a larger one"
+            );
+            Err(table.invalid(REQUESTS_BURST, problem))
+        }
         Some(per_second) => Ok(Some(RequestRate {
             per_second,
             burst: burst.unwrap_or(per_second),

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -14,7 +15,7 @@ use axum::response::Response;
 
 use super::Principal;
 use crate::config::Quota;
-use crate::domain::{Bounds, Claim, Metadata};
+use crate::domain::{Bounds, Claim, InvalidField, Metadata, Ttl};
 use crate::http::app::App;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
@@ -28,14 +29,14 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 #[derive(Debug, Default)]
 pub(super) struct PrincipalQuota {
     quota: Quota,
-    requests: Option<RequestBucket>,
+    requests: Option<Arc<RequestBucket>>,
     places: Option<Budget>,
 }
 
 impl PrincipalQuota {
     pub(super) fn new(quota: &Quota) -> Self {
         Self {
-            requests: quota.requests.map(RequestBucket::new),
+            requests: quota.requests.map(RequestBucket::new).map(Arc::new),
             places: quota.waiters_max.map(Budget::new),
             quota: quota.clone(),
         }
@@ -46,12 +47,24 @@ impl PrincipalQuota {
         self.quota == other.quota
     }
 
-    /// What `known` is, if it is of the same quota, else a new one.
+    /// What `known` is, if it is of the same quota, else a new one. What is equal in both stays in use: a longer TTL fills
+    /// no bucket.
     pub(super) fn of(quota: &Quota, known: Option<&Arc<Self>>) -> Arc<Self> {
         match known {
             Some(known) if known.quota == *quota => Arc::clone(known),
-            Some(_) | None => Arc::new(Self::new(quota)),
+            Some(known) => Arc::new(Self::new(quota).with_counts_of(known)),
+            None => Arc::new(Self::new(quota)),
         }
+    }
+
+    fn with_counts_of(mut self, known: &Self) -> Self {
+        if self.quota.requests == known.quota.requests {
+            self.requests.clone_from(&known.requests);
+        }
+        if self.quota.waiters_max == known.quota.waiters_max {
+            self.places.clone_from(&known.places);
+        }
+        self
     }
 }
 
@@ -84,6 +97,18 @@ impl App {
             Some(ttl_max) => Cow::Owned(bounds.with_ttl_at_most(ttl_max)),
             None => Cow::Borrowed(bounds),
         }
+    }
+
+    /// Checks the `ttl` of a renewal, and cuts it to the quota. It is not refused: the quota may have become smaller since
+    /// the lease was granted, and a client that cannot renew loses its lock.
+    pub(in crate::http) fn renewal_ttl(
+        &self,
+        requester: &Requester,
+        ttl: Duration,
+    ) -> Result<Ttl, InvalidField> {
+        self.settings().bounds.ttl(ttl)?;
+        let bounds = self.bounds(requester);
+        bounds.ttl(ttl.min(bounds.ttl_max))
     }
 }
 

@@ -9,6 +9,7 @@ mod issuer_keys;
 mod signatures;
 mod verified;
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,15 +20,20 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{JwtConfig, KeyHash, SigningKey};
+use crate::config::{JwtConfig, KeyHash, RequestRate, SigningKey};
+use crate::limits::RequestBucket;
 pub(in crate::http) use faults::TokenFault;
-use issuer_keys::Found;
+use issuer_keys::FoundKey;
 pub use issuer_keys::{IssuerKeys, KeysState};
 use verified::VerifiedTokens;
 
 /// The types that a token of a client may have (RFC 8725, 3.11): others are made for something else, such as a log-out.
 /// Tokens of Kubernetes have none.
 const TYPES: [&str; 2] = ["jwt", "at+jwt"];
+
+/// How many new tokens in a second are verified for all addresses together that have failed too often. A signature takes
+/// some ten to a hundred microseconds, so whoever floods the service costs it at most a tenth of a processor.
+const CHECKS_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 
 /// Verifies tokens. Clones share the keys of the issuer and what has been verified.
 #[derive(Clone)]
@@ -37,6 +43,8 @@ struct Shared {
     config: JwtConfig,
     keys: IssuerKeys,
     verified: Mutex<VerifiedTokens>,
+    /// What addresses that have failed too often take from.
+    checks: RequestBucket,
 }
 
 /// A token whose signature and claims are in order.
@@ -100,6 +108,10 @@ impl TokenVerifier {
         Self(Arc::new(Shared {
             keys: IssuerKeys::new(keys, config.refresh_min, config.stale_max),
             verified: Mutex::new(VerifiedTokens::new(config.tokens_max)),
+            checks: RequestBucket::new(RequestRate {
+                per_second: CHECKS_PER_SECOND,
+                burst: CHECKS_PER_SECOND,
+            }),
             config: config.clone(),
         }))
     }
@@ -120,7 +132,16 @@ impl TokenVerifier {
 
     /// The token, if it has been verified before and is still valid. It is looked up by its hash, like a key.
     pub(super) fn known(&self, hash: &KeyHash) -> Option<VerifiedToken> {
-        self.verified().get(hash)
+        // Keys that are too old verify nothing, also if nobody has dropped them yet.
+        let has_keys = self.0.keys.current_state() != KeysState::Unknown;
+        has_keys.then(|| self.verified().get(hash)).flatten()
+    }
+
+    /// Takes the verification of one signature from those for addresses that have failed too often; if none is left, says
+    /// when there is one again.
+    pub(super) fn take_check(&self) -> Result<(), Duration> {
+        let taken = self.0.checks.take();
+        taken.map(drop).map_err(|empty| empty.retry_in)
     }
 
     /// Verifies a token, and remembers it.
@@ -134,10 +155,10 @@ impl TokenVerifier {
             return Err(TokenFault::Algorithm);
         }
         let key = match keys.find(header.kid.as_deref(), header.alg) {
-            Found::Key(key) => key,
-            Found::OtherAlgorithm => return Err(TokenFault::Algorithm),
-            Found::Unknown => return Err(TokenFault::UnknownKey),
-            Found::NoKeys => return Err(TokenFault::NoKeys),
+            FoundKey::Key(key) => key,
+            FoundKey::OtherAlgorithm => return Err(TokenFault::Algorithm),
+            FoundKey::Unknown => return Err(TokenFault::UnknownKey),
+            FoundKey::NoKeys => return Err(TokenFault::NoKeys),
         };
         let mut validation = Validation::new(header.alg);
         validation.leeway = config.leeway.as_secs();

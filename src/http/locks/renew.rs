@@ -26,7 +26,7 @@ pub(in crate::http) async fn renew(
     let names = lock_names(in_path, &mut fields)?;
     let token = token.or_field(&mut fields)?;
     let ttl = fields.duration("ttl")?;
-    let ttl = ttl.map(|ttl| app.bounds(&requester).ttl(ttl));
+    let ttl = ttl.map(|ttl| app.renewal_ttl(&requester, ttl));
     let ttl = ttl.transpose()?;
     let mode = acquire::mode(&mut fields)?;
     fields.finish(match route_form {

@@ -69,11 +69,21 @@ impl Problem {
     /// The token of the request is refused.
     pub(in crate::http) fn token_refused(fault: TokenFault) -> Self {
         if fault == TokenFault::NoKeys {
-            let mut refusal = Self::new(Code::IssuerUnavailable, fault.detail());
-            refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
-            return refusal.retry_after(RETRY_ISSUER);
+            return Self::issuer_unavailable(fault.detail(), RETRY_ISSUER);
         }
         Self::invalid_token(fault.detail())
+    }
+
+    /// The token refers to a key that is not known, and its issuer may have it since the keys were read.
+    pub(in crate::http) fn key_not_read_yet(retry_after: Duration) -> Self {
+        let detail = "the token refers to a key that this service does not know, and the keys of the issuer have not been read since";
+        Self::issuer_unavailable(detail, retry_after)
+    }
+
+    fn issuer_unavailable(detail: &'static str, retry_after: Duration) -> Self {
+        let mut refusal = Self::new(Code::IssuerUnavailable, detail);
+        refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
+        refusal.retry_after(retry_after)
     }
 
     /// The token of the request is not valid, or no longer.
@@ -92,6 +102,17 @@ impl Problem {
     /// The peer sent too many requests without a valid key.
     pub(in crate::http) fn rate_limited(retry_after: Duration) -> Self {
         let detail = "too many requests without a valid API key came from this address; requests with a valid key are not limited";
+        Self::limited_for_failures(detail, retry_after)
+    }
+
+    /// The address sent too many requests without a valid key, and too many new tokens of such addresses are verified already.
+    pub(in crate::http) fn tokens_limited(retry_after: Duration) -> Self {
+        let detail = "too many requests without a valid API key came from this address, so only some of its new tokens are verified in \
+                      each second; this one was not";
+        Self::limited_for_failures(detail, retry_after)
+    }
+
+    fn limited_for_failures(detail: &'static str, retry_after: Duration) -> Self {
         let mut refusal = Self::new(Code::RateLimited, detail);
         refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         refusal

@@ -42,7 +42,10 @@ impl OneProcess {
 
     /// Waits until the claim holds, as a request does, or leaves the queue at once.
     fn acquire(&self, claim: &Arc<Claim>, gives_up: bool) -> bool {
-        let waiter = self.waiters.enter(claim, None, None).expect("there is room");
+        let waiter = self
+            .waiters
+            .enter(claim, None, None)
+            .expect("there is room");
         let mut sent = Instant::now();
         let Some(sequence) = self.store().ask() else {
             drop(self.waiters.leave(&waiter, QueuePlace::Arriving));

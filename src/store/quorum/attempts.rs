@@ -113,7 +113,9 @@ mod tests {
     async fn a_claim_that_is_requested_for_ever_keeps_its_last_attempts() {
         let attempts = Attempts::default();
         let (token, ttl) = (Token::random(), Ttl::from_store(Duration::from_secs(10)));
-        let requested: Vec<_> = std::iter::repeat_with(Attempt::random).take(1_000).collect();
+        let requested: Vec<_> = std::iter::repeat_with(Attempt::random)
+            .take(1_000)
+            .collect();
         for attempt in &requested {
             attempts.rename(token, *attempt, ttl);
         }

@@ -1,4 +1,4 @@
-//! The allowance for clocks that run at different rates.
+//! The allowance for clocks that run at different rates, or show another time.
 //!
 //! A node keeps a lease longer than its holder has been told, by what the clocks of node and holder may drift apart
 //! meanwhile, as Redlock allows for it: a hundredth of the TTL and two milliseconds. So the holder has all of the TTL that it
@@ -6,9 +6,13 @@
 
 use std::time::Duration;
 
-use crate::domain::{Claim, Holder, Lease, Timestamp, Ttl};
+use crate::domain::{Claim, Granted, Holder, Lease, Timestamp, Ttl};
 
 const MILLI: Duration = Duration::from_millis(1);
+
+/// How far a proposed token may be ahead of the clock of this process: a day. A node that is further ahead has no vote, or
+/// one node whose clock is years ahead would use up the tokens of all.
+const CLOCK_LEAD_MAX_US: u64 = 24 * 3_600 * 1_000_000;
 
 /// How far the clocks of a node and of a process may drift apart during a lease.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +116,12 @@ fn millis(duration: Duration) -> u64 {
 fn whole_millis(duration: Duration) -> Duration {
     let millis = duration.as_nanos().div_ceil(MILLI.as_nanos());
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+/// Whether the clock of the node that proposed these tokens is too far ahead of the time `now_us` of this process.
+pub(super) fn is_too_far_ahead(granted: &Granted, now_us: u64) -> bool {
+    let mut leases = granted.leases.iter();
+    leases.any(|lease| lease.holder.fence.get() > now_us.saturating_add(CLOCK_LEAD_MAX_US))
 }
 
 #[cfg(test)]

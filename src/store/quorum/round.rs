@@ -25,6 +25,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use super::drift::is_too_far_ahead;
 use super::follow_ups::{FollowUpPermit, FollowUps};
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
 use super::recording::{Recorded, Recording, changes, recorded};
@@ -33,10 +34,6 @@ use super::verdict::{self, fences};
 use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
 use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
-
-/// How far a proposed token may be ahead of the clock of this process: a day. A node that is further ahead has no vote, or
-/// one node whose clock is years ahead would use up the tokens of all.
-const LEAD_MAX_US: u64 = 24 * 3_600 * 1_000_000;
 
 /// When a node that did not grant what a majority has granted is asked again: what was in the way there is mostly the lease
 /// of a contender that is being rolled back.
@@ -211,13 +208,11 @@ impl RoundPart {
         let mut may_hold = may_hold(&answer);
         vote(answer.clone());
         // The majority does not wait for a node that has not answered.
-        let mut follow_up = None;
-        if answer.is_err() {
-            follow_up = self.follow_ups.begin();
-            if follow_up.is_none() {
-                return;
-            }
+        let follow_up = answer.is_err().then(|| self.follow_ups.begin());
+        if let Some(None) = follow_up {
+            return;
         }
+        let follow_up = follow_up.flatten();
         self.turn.begins().await;
         let mut decision = self.decided(0).await;
         if let Decision::Place(sequence) = decision {
@@ -248,13 +243,9 @@ impl RoundPart {
             decision = self.decided(decision.stage()).await;
         }
         match decision {
-            Decision::Keep(decided) if !is_recorded => {
-                // Nodes that proposed the tokens that were decided have nothing to catch up with.
-                let follow_up = match present.as_deref() == Some(&decided[..]) {
-                    true => None,
-                    false => follow_up.or_else(|| self.follow_ups.begin()),
-                };
-                if follow_up.is_some() {
+            // A node that proposed the tokens that were decided has nothing to catch up with.
+            Decision::Keep(decided) if !is_recorded && present.as_deref() != Some(&*decided) => {
+                if let Some(_permit) = follow_up.or_else(|| self.follow_ups.begin()) {
                     self.catch_up(present, &decided).await;
                 }
             }
@@ -275,8 +266,7 @@ impl RoundPart {
         follow_up: Option<FollowUpPermit>,
     ) {
         if may_hold {
-            let follow_up = follow_up.or_else(|| self.follow_ups.begin());
-            if follow_up.is_some() {
+            if let Some(_permit) = follow_up.or_else(|| self.follow_ups.begin()) {
                 self.roll_back().await;
             }
             return;
@@ -404,9 +394,4 @@ fn may_hold(answer: &StoreResult<Acquired>) -> bool {
         Ok(answer) => matches!(answer, Acquired::Granted(_)),
         Err(error) => matches!(error, StoreError::Unknown { .. }),
     }
-}
-
-fn is_too_far_ahead(granted: &Granted, now_us: u64) -> bool {
-    let mut leases = granted.leases.iter();
-    leases.any(|lease| lease.holder.fence.get() > now_us.saturating_add(LEAD_MAX_US))
 }

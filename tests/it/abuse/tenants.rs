@@ -1,5 +1,5 @@
-//! A principal that floods the service beside a quiet one with the same quota: the quiet one is never refused, and in a full
-//! run it is hardly slower.
+//! A principal that floods the service beside a quiet one: the quiet one is never refused, and in a full run it is hardly
+//! slower.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,10 @@ use super::bystander::p99;
 use super::{Attacked, is_full, size};
 use crate::config::{KEY, OTHER_KEY, file};
 
-/// A flood of the first principal sends more than this, and the second one less.
+/// The quiet principal sends less than this.
 const QUOTA: &str = "[quota]\nrequests_per_second = 200\nwaiters_max = 100\n";
+/// Less than a flood sends on the slowest machine.
+const FLOODING_QUOTA: &str = "quota = { requests_per_second = 5 }\n";
 /// The label of its refusals.
 const LIMIT: &str = "request_rate_per_principal";
 const FLOODING: &str = KEY;
@@ -34,6 +36,7 @@ fn principals() -> String {
     [
         QUOTA,
         &principal("flooding", FLOODING),
+        FLOODING_QUOTA,
         &principal("quiet", QUIET),
     ]
     .concat()

@@ -122,6 +122,8 @@ fn keys_come_over_tls_or_from_this_machine() {
         ("https://a/jwks?x=1", "without user, query"),
         ("ftp://a/jwks", "neither https nor http"),
         ("https:///jwks", "is not a URL"),
+        ("https://a:port/jwks", "is not a URL"),
+        ("https://a/j wks", "is not a URL"),
     ] {
         let problem = problem(url).expect(url);
         assert!(problem.contains(words), "{url}: {problem}");

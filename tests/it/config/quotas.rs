@@ -71,6 +71,10 @@ fn a_mistake_in_a_quota_is_reported_with_its_line() {
             ":4: principals.a.quota.requests_burst: has no meaning without requests_per_second beside it",
         ),
         (
+            own("requests_per_second = 10\nrequests_burst = 9"),
+            ":5: principals.a.quota.requests_burst: is less than requests_per_second, 10; use this number or a larger one",
+        ),
+        (
             own("waiters_max = -1"),
             ":4: principals.a.quota.waiters_max: -1 is out of range; use 1 to 10000000",
         ),

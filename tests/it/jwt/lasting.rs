@@ -21,7 +21,7 @@ async fn to_the_end(service: &Accepting, request: reqwest::RequestBuilder) -> St
 async fn streams_end_with_their_token() {
     let set = key_set(&[Signer::rsa().jwk("1")]);
     let service = Accepting::start(&Keys::File(&set), &["--jwt-leeway", "0s"]);
-    let token = Signer::rsa().token("1", &claims(SHORT, 4));
+    let token = Signer::rsa().token("1", &claims(SHORT, 10));
     let url = |path: &str| format!("{}{path}", service.serving.url);
     let events = service
         .client

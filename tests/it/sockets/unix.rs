@@ -110,6 +110,28 @@ async fn a_file_that_is_no_socket_stays_as_it_is() {
 }
 
 #[tokio::test]
+async fn of_processes_that_start_together_one_gets_the_socket() {
+    let (_directory, path) = place();
+    drop(UnixListener::bind(&path).unwrap());
+    let attempts: Vec<_> = (0..8)
+        .map(|_| {
+            let path = path.clone();
+            tokio::task::spawn_blocking(move || bind(&path))
+        })
+        .collect();
+    let mut servers = Vec::new();
+    for attempt in attempts {
+        match attempt.await.unwrap() {
+            Ok(server) => servers.push(server),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::AddrInUse),
+        }
+    }
+    assert_eq!(servers.len(), 1);
+    let files = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+    assert_eq!(files, 2, "the socket and its lock file");
+}
+
+#[tokio::test]
 async fn commands_and_probes_reach_a_service_over_its_socket() {
     let (_directory, path) = place();
     let address = format!("unix:{}", path.display());

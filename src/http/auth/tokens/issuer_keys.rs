@@ -11,27 +11,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::SigningKey;
 
-/// How long a request waits for keys that are just being read. Then its token is refused.
+/// How long a request waits for keys that are just being read. Then it is answered without them.
 const REFRESH_WAIT: Duration = Duration::from_secs(5);
+/// How soon a request is sent again whose key may be read by then.
+const RETRY_MIN: Duration = Duration::from_secs(1);
 
 /// The keys of the issuer, and when they were read.
 pub struct IssuerKeys {
-    state: Mutex<State>,
+    state: Mutex<IssuerState>,
     refresh_min: Duration,
     stale_max: Duration,
     /// Asks whoever reads the keys to read them now.
     wanted: Notify,
-    /// Sent whenever the keys have been read, or could not be.
-    done: watch::Sender<()>,
+    /// When the last reading began that has ended, whether or not the keys could be read.
+    done: watch::Sender<Option<Instant>>,
 }
 
-struct State {
+struct IssuerState {
     keys: Vec<IssuerKey>,
     /// When the keys were read the last time; `None` before the first time.
     read_at: Option<Instant>,
-    /// When reading was tried the last time.
-    tried_at: Option<Instant>,
-    /// Whether a request wants the keys to be read, which has not been tried since.
+    /// When the reading began by which they were read.
+    read_began_at: Option<Instant>,
+    /// When the last reading began.
+    began_at: Option<Instant>,
+    /// Whether it has not ended yet.
+    is_reading: bool,
+    /// When a request caused a reading the last time. Others do not count: a key may be newer than they are.
+    asked_at: Option<Instant>,
+    /// Whether a request wants the keys to be read, and no reading has begun since.
     is_wanted: bool,
     is_outdated: bool,
 }
@@ -45,7 +53,7 @@ pub(super) struct IssuerKey {
 }
 
 /// Whether there is a key for a token.
-pub(super) enum Found {
+pub(super) enum FoundKey {
     Key(IssuerKey),
     /// There is one of this name, for other algorithms.
     OtherAlgorithm,
@@ -70,10 +78,13 @@ impl IssuerKeys {
         let read_at = (!keys.is_empty()).then(Instant::now);
         let keys = keys.into_iter().map(IssuerKey::new).collect();
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(IssuerState {
                 keys,
                 read_at,
-                tried_at: read_at,
+                read_began_at: read_at,
+                began_at: read_at,
+                is_reading: false,
+                asked_at: None,
                 is_wanted: false,
                 is_outdated: false,
             }),
@@ -82,6 +93,14 @@ impl IssuerKeys {
             wanted: Notify::new(),
             done: watch::Sender::default(),
         }
+    }
+
+    /// The keys are being read from now on, until [`replace`](Self::replace) or [`keep`](Self::keep).
+    pub fn begin(&self) {
+        let mut state = self.state();
+        state.began_at = Some(Instant::now());
+        state.is_reading = true;
+        state.is_wanted = false;
     }
 
     /// Takes over what was read. Keys that stay keep what began with them.
@@ -96,15 +115,16 @@ impl IssuerKeys {
         state.keys = kept;
         remove(old);
         state.read_at = Some(Instant::now());
+        state.read_began_at = state.began_at;
         state.is_outdated = false;
-        self.tried(state);
+        self.ended(state);
     }
 
     /// The keys could not be read. Those of before are used until they are too old.
     pub fn keep(&self) {
         let mut state = self.state();
         state.is_outdated = true;
-        self.tried(state);
+        self.ended(state);
     }
 
     /// Completes when a token refers to an unknown key, so that the keys should be read again.
@@ -167,11 +187,11 @@ impl IssuerKeys {
         self.state().read_at.map(|at| at.elapsed())
     }
 
-    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found {
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> FoundKey {
         let state = self.state();
         // Also if nobody has dropped them yet.
         if state.keys.is_empty() || self.stale_in(&state) == Some(Duration::ZERO) {
-            return Found::NoKeys;
+            return FoundKey::NoKeys;
         }
         let is_meant = |key: &&IssuerKey| id.is_none_or(|id| key.signing.id.as_deref() == Some(id));
         let fits = |key: &&IssuerKey| key.signing.algorithms.contains(&algorithm);
@@ -179,45 +199,62 @@ impl IssuerKeys {
         match (named.next(), named.next(), id) {
             // A token without a name for its key is of the only key there is: trying one after the other would let it
             // choose.
-            (Some(key), None, _) | (Some(key), Some(_), Some(_)) => Found::Key(key.clone()),
-            (Some(_), Some(_), None) => Found::Unknown,
-            (None, _, _) if state.keys.iter().any(|key| is_meant(&key)) => Found::OtherAlgorithm,
-            (None, _, _) => Found::Unknown,
+            (Some(key), None, _) | (Some(key), Some(_), Some(_)) => FoundKey::Key(key.clone()),
+            (Some(_), Some(_), None) => FoundKey::Unknown,
+            (None, _, _) if state.keys.iter().any(|key| is_meant(&key)) => FoundKey::OtherAlgorithm,
+            (None, _, _) => FoundKey::Unknown,
         }
     }
 
-    /// Asks for the keys to be read again, and completes when they have been; `None` if that was done shortly before.
+    /// Asks for the keys to be read again, and completes when they have been; `None` if a request caused it shortly before.
     /// Unknown keys, which any client can invent, cause it once for each interval.
     pub(super) fn refreshed(&self) -> Option<BoxFuture<'static, ()>> {
         let mut done = self.done.subscribe();
         let mut state = self.state();
         let is_recent = |at: Instant| at.elapsed() < self.refresh_min;
-        if !state.is_wanted {
-            if state.tried_at.is_some_and(is_recent) {
-                return None;
-            }
+        if !state.is_wanted && !state.asked_at.is_some_and(is_recent) {
             state.is_wanted = true;
+            state.asked_at = Some(Instant::now());
             self.wanted.notify_one();
         }
+        let began_at = match (state.is_wanted, state.is_reading) {
+            // The one that is under way may have read what the issuer had before.
+            (true, _) => Some(Instant::now()),
+            (false, true) => state.began_at,
+            (false, false) => return None,
+        };
         let read = async move {
-            let _ = tokio::time::timeout(REFRESH_WAIT, done.changed()).await;
+            let is_read = done.wait_for(|done| *done >= began_at);
+            let _ = tokio::time::timeout(REFRESH_WAIT, is_read).await;
         };
         Some(read.boxed())
     }
 
-    fn tried(&self, mut state: MutexGuard<'_, State>) {
-        state.tried_at = Some(Instant::now());
-        state.is_wanted = false;
-        drop(state);
-        self.done.send_replace(());
+    /// When to ask again for a key that is unknown, if the issuer may have it nevertheless, because the keys were not read
+    /// since `arrived`; `None` if it has not.
+    pub(in crate::http) fn unread_since(&self, arrived: Instant) -> Option<Duration> {
+        let state = self.state();
+        if state.read_began_at >= Some(arrived) {
+            return None;
+        }
+        let asked = state.asked_at.map(|at| at.elapsed());
+        let left = self.refresh_min.saturating_sub(asked.unwrap_or_default());
+        Some(left.max(RETRY_MIN))
     }
 
-    fn stale_in(&self, state: &State) -> Option<Duration> {
+    fn ended(&self, mut state: MutexGuard<'_, IssuerState>) {
+        state.is_reading = false;
+        let began_at = state.began_at;
+        drop(state);
+        self.done.send_replace(began_at);
+    }
+
+    fn stale_in(&self, state: &IssuerState) -> Option<Duration> {
         let read_at = state.read_at?;
         Some(self.stale_max.saturating_sub(read_at.elapsed()))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, IssuerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

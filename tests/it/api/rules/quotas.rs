@@ -163,6 +163,15 @@ async fn a_change_of_the_file_fills_no_bucket_but_that_of_a_changed_quota() {
     install(&ring, &with_another);
     let few = flood(&api, || get("/locks/a")).await.answered.len();
     assert!(few < 50, "{few} were answered");
+    install(
+        &ring,
+        &text.replace("burst = 100", "burst = 100\nwaiters_max = 7"),
+    );
+    let few = flood(&api, || get("/locks/a")).await.answered.len();
+    assert!(
+        few < 50,
+        "{few} were answered after a change of another field"
+    );
     install(&ring, &text.replace("burst = 100", "burst = 200"));
     let many = flood(&api, || get("/locks/a")).await.answered.len();
     assert!(many >= 200, "{many} were answered");
@@ -178,7 +187,6 @@ async fn what_a_principal_asks_for_may_be_as_large_as_its_quota_permits() {
     };
     let out_of_range = "11s is out of range; use 100ms to 10s";
     field(post("/locks/a?ttl=11s"), "invalid_field", out_of_range).await;
-    field(put("/locks/a?ttl=11s"), "invalid_field", out_of_range).await;
     let min_hold = "min_hold: 11s is out of range";
     field(post("/locks/a?min_hold=11s"), "invalid_field", min_hold).await;
     let name = "too/long9 has 9 bytes; the principal greedy may use names of at most 8";
@@ -198,16 +206,26 @@ async fn what_a_principal_asks_for_may_be_as_large_as_its_quota_permits() {
 
 /// A quota may become smaller while locks are held.
 #[tokio::test]
-async fn a_lock_whose_name_is_longer_than_permitted_can_be_kept_and_released() {
+async fn a_lock_whose_name_and_ttl_are_longer_than_permitted_can_be_kept_and_released() {
     let ring = ring(&file(""));
     let api = api_with(&ring).await;
-    let held = api.send(greedy(post("/locks/a/long/name"))).await;
+    let held = api.send(greedy(post("/locks/a/long/name?ttl=20s"))).await;
+    assert_eq!(held.status, 201, "{}", held.text());
     install(&ring, &file("name_bytes_max = 4\nttl_max = \"10s\""));
     let token = held.header("lock-token");
     let renewed = api
         .send(greedy(put("/locks/a/long/name").token(token)))
         .await;
     assert_eq!(renewed.status, 200, "{}", renewed.text());
+    let renewed = api
+        .send(greedy(put("/locks/a/long/name?ttl=20s").token(token)))
+        .await;
+    assert_eq!(renewed.status, 200, "{}", renewed.text());
+    assert_eq!(renewed.json()["ttl_ms"], 10_000, "it is cut to the quota");
+    let never = api
+        .send(greedy(put("/locks/a/long/name?ttl=1000d").token(token)))
+        .await;
+    assert_eq!(never.code(), "invalid_field", "the service has bounds too");
     let released = api
         .send(greedy(delete("/locks/a/long/name").token(token)))
         .await;
