@@ -368,7 +368,8 @@ fn remedy(error: &io::Error, address: &ListenAddress, flag: &str) -> String {
         return if is(io::ErrorKind::AddrInUse) {
             format!("; stop the process that listens there, or choose another path with {flag}")
         } else if is(io::ErrorKind::PermissionDenied) || is(io::ErrorKind::NotFound) {
-            "; the directory has to exist, and the user of this process to be able to write to it"
+            "; the directory has to exist, and the user of this process to be able to write to it and to the .lock file \
+             beside the socket"
                 .to_owned()
         } else {
             String::new()

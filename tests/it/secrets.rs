@@ -242,10 +242,13 @@ fn the_key_of_a_command_is_that_of_its_file_at_each_request() {
     assert_eq!(key.current().expose(), "first");
     std::fs::write(file.path(), "second\n").unwrap();
     assert_eq!(key.current().expose(), "second");
-    for unfit in ["", "with a space", &"x".repeat(5_000)] {
+    for unfit in ["", "with a space", &"x".repeat(33 * 1024)] {
         std::fs::write(file.path(), unfit).unwrap();
-        assert_eq!(key.current().expose(), "second", "{unfit}");
+        assert_eq!(key.current().expose(), "second", "{} bytes", unfit.len());
     }
+    let longest = "x".repeat(32 * 1024);
+    std::fs::write(file.path(), &longest).unwrap();
+    assert!(key.current().expose() == longest, "a service can accept it");
     std::fs::write(file.path(), "third").unwrap();
     assert_eq!(key.current().expose(), "third");
 }
