@@ -11,6 +11,7 @@
 //! There is no bystander where Redis stands still, where CPU time is measured, and where nothing but the log or the answers
 //! are looked at.
 
+mod bare_handler;
 mod browsers;
 mod bystander;
 mod connections;
