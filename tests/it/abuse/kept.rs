@@ -132,7 +132,9 @@ async fn one_lock_has_no_more_holders_than_may_be_kept() {
 /// A million locks once took 700 MB. What the client and the allocator need besides is not the locks'.
 #[tokio::test]
 async fn a_held_lock_takes_at_most_250_bytes() {
-    const CLAIMS: usize = 1_000;
+    const CLAIMS: usize = 2_000;
+    /// What the allocator takes for the threads that serve the client, in a build that is not optimised.
+    const BESIDES: usize = 3 * MIB;
     let locks_max = (NAMES * CLAIMS).to_string();
     let attacked = Attacked::start(&["--memory-locks-max", &locks_max]).await;
     let mut client = Connection::open(attacked.address).await.unwrap();
@@ -140,10 +142,10 @@ async fn a_held_lock_takes_at_most_250_bytes() {
     for number in 0..CLAIMS {
         let claim = json!({"names": names(&format!("lock-{number:06}")), "ttl": "10m"}).to_string();
         let answer = client.ask(several("POST", None, &claim)).await.unwrap();
-        assert_eq!(answer.status, 201);
+        assert_eq!(answer.status, 201, "{}", answer.json());
     }
     let grown = attacked.memory().saturating_sub(before);
-    let each = grown.saturating_sub(MIB) / (NAMES * CLAIMS);
+    let each = grown.saturating_sub(BESIDES) / (NAMES * CLAIMS);
     assert!(each <= 250, "{each} bytes");
 }
 
