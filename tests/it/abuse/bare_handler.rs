@@ -1,6 +1,11 @@
 //! The handler that people write first, without limits, store protocol or waiting, for the same attack: what a bystander
 //! notices of it is what the machine costs, which the attacker, Redis and the server under attack share.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it is served as people serve their first handler"
+)]
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::thread;
