@@ -12,10 +12,11 @@ type Skipped = (&'static str, &'static str);
 
 /// The tests that depend on the version of Redis: what scripts do, what they cost, how long keys are kept, what INFO,
 /// CONFIG, ACL and CLUSTER say, what WAIT waits for, and what a restart and a change of the clock do.
-const OF_REDIS: [&str; 14] = [
+const OF_REDIS: [&str; 15] = [
     "contract::redis",
     "contract::one_store::redis",
     "faults::clock",
+    "faults::cluster_moves",
     "faults::crashes",
     "faults::redis_cluster",
     "faults::refusals",
@@ -43,7 +44,7 @@ const OF_NODES: [&str; 9] = [
     "api::waiting",
 ];
 
-const NOT_ON_REDIS_6: [Skipped; 5] = [
+const NOT_ON_REDIS_6: [Skipped; 6] = [
     (
         "a_durable_redis_that_is_loading_its_data_has_lost_none",
         "it refuses CONFIG SET while it loads its data, so that a slow load cannot be ended",
@@ -54,6 +55,10 @@ const NOT_ON_REDIS_6: [Skipped; 5] = [
     ),
     (
         "a_node_of_a_cluster_is_refused",
+        "the port of its bus cannot be chosen, and may be that of another test",
+    ),
+    (
+        "cluster_moves::",
         "the port of its bus cannot be chosen, and may be that of another test",
     ),
     (

@@ -105,6 +105,9 @@ impl PartitionAnswers {
             {
                 self.is_blocked = true;
             }
+            // What is in the way elsewhere counts, as it does where all locks are in one place.
+            Some((_, Acquired::Refused(Refused::Recovering { .. })))
+                if self.is_blocked && !self.holds => {}
             Some((_, answer)) => return Some(answer),
             None => {}
         }

@@ -23,7 +23,9 @@ pub(super) struct Barriers {
 /// The last barrier whose outcome is that of all its partitions.
 pub(super) struct SharedBarrier {
     number: u64,
-    /// At which Redis it was, or why too few replicas have confirmed it.
+    /// At which Redis it was, if that is known.
+    at: Option<RunId>,
+    /// The same, or why too few replicas have confirmed it.
     outcome: Result<RunId, Failure>,
     /// The connection of the last barrier, for the next one.
     kept: Option<Kept>,
@@ -42,6 +44,7 @@ impl Default for Barriers {
             begun: AtomicU64::new(0),
             shared: Mutex::new(SharedBarrier {
                 number: 0,
+                at: None,
                 outcome: Err(none_yet),
                 kept: None,
             }),
@@ -50,15 +53,16 @@ impl Default for Barriers {
 }
 
 impl Barriers {
-    /// The outcome of the first barrier that begins from now on, and a guard without which no other one begins. `run` is
-    /// given the connection of the last one, and returns the outcome, and the connection if it can be used again. One that
-    /// fails may do so because of the partition that it was for, whose slot may be on its way, so the next request runs
-    /// its own.
+    /// The outcome of the first barrier at a Redis that counts which begins from now on, and a guard without which no other
+    /// one begins. `run` is given the connection of the last one, and returns the outcome, and the connection if it can be
+    /// used again. One that fails may do so because of the partition that it was for, whose slot may be on its way, and one
+    /// may be at the Redis to which that slot has moved, so the next request runs its own.
     ///
     /// # Cancel safety
     /// If the future is dropped, the barrier is abandoned, and the next request begins another one.
     pub(super) async fn next<R>(
         &self,
+        counts: impl Fn(&str) -> bool,
         run: impl FnOnce(Option<Kept>) -> R,
     ) -> (Result<RunId, Failure>, MutexGuard<'_, SharedBarrier>)
     where
@@ -66,12 +70,17 @@ impl Barriers {
     {
         let begun_before = self.begun.load(Ordering::SeqCst);
         let mut shared = self.shared.lock().await;
-        if shared.number > begun_before {
+        if shared.number > begun_before && shared.at.as_deref().is_none_or(counts) {
             return (shared.outcome.clone(), shared);
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         // Taken, so that a connection with a barrier that was abandoned is not used again.
         let (outcome, kept) = run(shared.kept.take()).await;
+        shared.at = outcome.as_ref().ok().cloned();
+        shared.at = shared
+            .at
+            .take()
+            .or(kept.as_ref().map(|kept| Arc::clone(&kept.run_id)));
         shared.kept = kept;
         if outcome.as_ref().map_or_else(is_of_all, |_| true) {
             (shared.number, shared.outcome) = (number, outcome.clone());
@@ -93,27 +102,30 @@ mod tests {
 
     use super::*;
 
-    /// Which of two requests have run a barrier of their own, if both were in line when the first one's failed so.
-    async fn barriers_run(fault: Fault) -> [bool; 2] {
+    const HERE: &str = "here";
+
+    /// Which of two requests have run a barrier of their own, if both were in line when another one's ended, and the first
+    /// one's ended so.
+    async fn barriers_run(outcome: Result<RunId, Failure>) -> [bool; 2] {
         let barriers = Barriers::default();
-        let failed = || Err(Failure::new(fault, Fate::MayBeDone, "it failed"));
+        let is_here = |run_id: &str| run_id == HERE;
         let (end, ended) = oneshot::channel();
         let before = async {
             let run = async |_| {
                 ended.await.expect("it ends");
-                (Ok(RunId::from("before")), None)
+                (Ok(RunId::from(HERE)), None)
             };
-            drop(barriers.next(run).await);
+            drop(barriers.next(is_here, run).await);
         };
         let in_line = async {
             let mut has_run = [false; 2];
             let [first, second] = &mut has_run;
             let run = |has_run: &mut bool| {
                 *has_run = true;
-                ready((failed(), None))
+                ready((outcome.clone(), None))
             };
-            let first = async { drop(barriers.next(|_| run(first)).await) };
-            let second = async { drop(barriers.next(|_| run(second)).await) };
+            let first = async { drop(barriers.next(is_here, |_| run(first)).await) };
+            let second = async { drop(barriers.next(is_here, |_| run(second)).await) };
             let end = async { end.send(()).expect("it is waited for") };
             tokio::join!(first, second, end);
             has_run
@@ -121,14 +133,26 @@ mod tests {
         tokio::join!(before, in_line).1
     }
 
+    fn failed(fault: Fault) -> Result<RunId, Failure> {
+        Err(Failure::new(fault, Fate::MayBeDone, "it failed"))
+    }
+
     #[tokio::test]
     async fn a_barrier_that_fails_for_one_partition_fails_for_no_other() {
-        assert_eq!(barriers_run(Fault::Cluster).await, [true, true]);
-        assert_eq!(barriers_run(Fault::Io).await, [true, true]);
+        assert_eq!(barriers_run(failed(Fault::Cluster)).await, [true, true]);
+        assert_eq!(barriers_run(failed(Fault::Io)).await, [true, true]);
     }
 
     #[tokio::test]
     async fn a_barrier_that_too_few_replicas_confirm_is_that_of_all_in_line() {
-        assert_eq!(barriers_run(Fault::Unreplicated).await, [true, false]);
+        let outcome = failed(Fault::Unreplicated);
+        assert_eq!(barriers_run(outcome).await, [true, false]);
+    }
+
+    /// The slot of the partition that it was for has moved there, and those of the others have not.
+    #[tokio::test]
+    async fn a_barrier_at_another_redis_is_that_of_no_other_partition() {
+        assert_eq!(barriers_run(Ok(RunId::from(HERE))).await, [true, false]);
+        assert_eq!(barriers_run(Ok(RunId::from("there"))).await, [true, true]);
     }
 }

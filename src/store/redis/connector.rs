@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{
+    Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo, RedisResult,
+};
 use tokio::time::timeout;
 
 use super::barriers::Barriers;
@@ -14,6 +16,7 @@ use super::failure::{Failure, Fate};
 use super::info::ServerInfo;
 use super::node_socket::NodeSocket;
 use super::partitions;
+use super::redirection::Redirection;
 use super::sentinel::Sentinels;
 use super::transport::{Endpoint, Transport};
 use crate::config::{ClusterAddress, RedisAddress, RedisConfig, Secret, SentinelAddress, StoreUrl};
@@ -162,6 +165,26 @@ impl Connector {
             }
             Target::At(_) | Target::By(_) => self.transport.open(endpoint, &self.settings).await,
         }
+    }
+
+    /// The answer to a command on one key of a partition, also where its slot is on its way and the key has arrived.
+    pub(super) async fn read<T: FromRedisValue>(
+        &self,
+        connection: &mut MultiplexedConnection,
+        command: &Cmd,
+    ) -> RedisResult<T> {
+        let answer = command.query_async(connection).await;
+        let failure = answer.as_ref().err().map(Failure::of);
+        let Some(Redirection::Ask(endpoint)) = failure.and_then(|it| it.redirection) else {
+            return answer;
+        };
+        let Ok(mut other) = self.open_at(&endpoint).await else {
+            return answer;
+        };
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").ignore().add_command(command.clone());
+        let (answer,) = asking.query_async(&mut other).await?;
+        Ok(answer)
     }
 
     /// A connection for messages.

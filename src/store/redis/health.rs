@@ -116,10 +116,12 @@ impl Node {
     /// Checks the Redis once. The error says why that was not possible.
     async fn check(&self, deadline: Instant) -> Result<(), CheckFailure> {
         // The address may lead to another Redis than before, which existing connections do not notice.
-        let connecting = self.pool.connect(deadline).await;
-        if let Some((sentinels, _)) = self.pool.connector().sentinels() {
-            sentinels.states.count_round();
-        }
+        let connecting = self.pool.connect(deadline);
+        let connector = self.pool.connector();
+        let connecting = match connector.sentinels() {
+            Some((sentinels, transport)) => tokio::join!(connecting, sentinels.check(transport)).0,
+            None => connecting.await,
+        };
         if let Err(failure) = &connecting
             && failure.is_lasting()
             && self.recovery.findings().is_none()

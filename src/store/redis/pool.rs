@@ -13,12 +13,14 @@ use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection};
 use futures_util::FutureExt as _;
+use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, timeout_at};
 
 use super::connector::{Connector, Opened};
 use super::failure::{Failure, Fate};
+use super::info::ServerInfo;
 use super::recovery::Recovery;
 use crate::store::{Fault, PoolHealth};
 
@@ -236,7 +238,7 @@ impl Manager {
             is_broken,
         } = opened?;
         let deadline = Instant::now() + self.connector.timeout();
-        let verifying = timeout_at(deadline, self.recovery.verify(&mut shared, server)).await;
+        let verifying = timeout_at(deadline, self.verify(&mut shared, server)).await;
         let verified = verifying.unwrap_or_else(|_| {
             let timed_out = std::io::ErrorKind::TimedOut;
             Err(std::io::Error::from(timed_out).into())
@@ -257,6 +259,20 @@ impl Manager {
                 Err(failure)
             }
         }
+    }
+
+    async fn verify(
+        &self,
+        shared: &mut MultiplexedConnection,
+        server: ServerInfo,
+    ) -> RedisResult<u64> {
+        let (recovery, connector) = (&self.recovery, &self.connector);
+        let refused = match recovery.verify(shared, server.clone()).await {
+            Err(error) if Failure::of(&error).is_moving() => error,
+            verified => return verified,
+        };
+        let verified = recovery.verify_moving(connector, shared, &server).await?;
+        verified.ok_or(refused)
     }
 
     async fn noted(

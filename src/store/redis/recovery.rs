@@ -12,6 +12,7 @@ mod contact;
 mod fleet;
 mod identity;
 mod longest_ttl;
+mod moving;
 mod outage;
 pub(super) mod peers;
 mod redis_time;
@@ -271,8 +272,7 @@ impl Recovery {
         known.server = Some(server.clone());
         let refusal = server.refusal(self.accepted_policy.as_deref());
         self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
-        let is_settled = known.lost_epoch != known.data_epoch;
-        is_settled.then(|| self.epoch())
+        (known.lost_epoch != known.data_epoch).then(|| self.epoch())
     }
 
     fn begin_epoch(&self, answer: &RecoveryReply, knew_another: bool, answered_at: Instant) {

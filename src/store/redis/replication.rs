@@ -154,7 +154,8 @@ impl Replication {
     async fn next_barrier(&self) -> Result<RunId, Failure> {
         let of_primary = self.pool.connector().barriers().await?;
         let barriers = of_primary.as_ref().unwrap_or(&self.barriers);
-        let next = barriers.next(|kept| self.barrier(kept));
+        let is_here = |run_id: &str| self.recovery.is_now_at(run_id);
+        let next = barriers.next(is_here, |kept| self.barrier(kept));
         let (outcome, _none_begins) = next.await;
         self.note(&outcome);
         outcome

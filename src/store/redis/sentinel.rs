@@ -23,7 +23,8 @@ use crate::store::Fault;
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the others may take once most have answered: one of them may be the first to know of a failover.
+/// How long the others may take once most have answered: one of them may be the first to know of a failover. A health
+/// check waits for all.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 /// The most Sentinels that are asked.
 const SENTINELS_MAX: usize = 15;
@@ -34,6 +35,8 @@ const EPOCH_KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// What a Sentinel says about one server, by name.
 type Properties = BTreeMap<String, String>;
+/// By Sentinel, the primary that it names, or why it does not answer.
+pub(super) type NamedPrimaries = BTreeMap<Endpoint, Result<Endpoint, Failure>>;
 /// The answers to what a Sentinel is asked at once.
 type PipelineAnswer = (String, Properties, (String, String), Vec<Properties>);
 
@@ -53,7 +56,7 @@ pub(super) struct Sentinels {
 #[derive(Default)]
 struct RoundAnswers {
     by_id: HashMap<String, SentinelAnswer>,
-    by_endpoint: BTreeMap<Endpoint, Result<Endpoint, Failure>>,
+    by_endpoint: NamedPrimaries,
 }
 
 /// What one Sentinel answers.
@@ -103,12 +106,29 @@ impl Sentinels {
     /// # Errors
     /// Too few Sentinels answer, or they know no primary of this name.
     pub(super) async fn primary(&self, transport: &Transport) -> Result<Endpoint, Failure> {
+        let (primary, _) = self.round(transport, LAST_ANSWERS_WITHIN).await;
+        primary
+    }
+
+    /// Asks all of them for a health check.
+    pub(super) async fn check(&self, transport: &Transport) {
+        let (primary, answers) = self.round(transport, ANSWER_TIMEOUT).await;
+        self.states.note(answers, primary.ok().as_ref());
+    }
+
+    /// Asks the Sentinels. Also returns which primary each of them names.
+    async fn round(
+        &self,
+        transport: &Transport,
+        last_answers_within: Duration,
+    ) -> (Result<Endpoint, Failure>, NamedPrimaries) {
         let mut asked: BTreeSet<Endpoint> = self.addresses().await;
         let mut round: Vec<Endpoint> = asked.iter().cloned().collect();
         let mut answers = RoundAnswers::default();
         // The second round asks those that the first ones know.
         for _ in 0..2 {
-            self.gather(transport, &round, &mut answers).await;
+            let gathering = self.gather(transport, &round, last_answers_within, &mut answers);
+            gathering.await;
             if is_majority(&answers.by_id) {
                 break;
             }
@@ -121,8 +141,7 @@ impl Sentinels {
         let RoundAnswers { by_id, by_endpoint } = answers;
         let failures = by_endpoint.values().filter_map(|it| it.clone().err());
         let primary = self.judge(by_id, failures.collect());
-        self.states.note(by_endpoint, primary.as_ref().ok());
-        primary
+        (primary, by_endpoint)
     }
 
     /// The primary according to these answers.
@@ -152,6 +171,7 @@ impl Sentinels {
         &self,
         transport: &Transport,
         endpoints: &[Endpoint],
+        last_answers_within: Duration,
         answers: &mut RoundAnswers,
     ) {
         let asking = endpoints
@@ -167,7 +187,7 @@ impl Sentinels {
             });
             answers.by_endpoint.insert(endpoint.clone(), named);
             if is_majority(&answers.by_id) {
-                give_up = give_up.min(Instant::now() + LAST_ANSWERS_WITHIN);
+                give_up = give_up.min(Instant::now() + last_answers_within);
             }
         }
         for endpoint in endpoints {

@@ -4,17 +4,18 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::failure::Failure;
+use super::sentinel::NamedPrimaries;
 use super::transport::Endpoint;
 use crate::store::Finding;
 
 /// At how many health checks in a row a Sentinel has to be silent, or to name another primary, until that is reported: it may
-/// be slow once, or learn of a failover a moment after the others. Connections are opened at any time, several at once.
+/// be slow once, or learn of a failover a moment after the others.
 const REPORTED_AFTER: u32 = 2;
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
-/// The Sentinels that were asked in the last round.
+/// The Sentinels that the last health check has asked. Connections are opened as soon as most have answered, which shows
+/// nothing about the others.
 #[derive(Default)]
 pub(super) struct SentinelStates(Mutex<RoundStates>);
 
@@ -29,18 +30,12 @@ struct RoundStates {
 struct SentinelState {
     /// At how many health checks in a row it had not named the primary.
     deviations: u32,
-    is_deviating: bool,
     last: Option<Result<Endpoint, String>>,
 }
 
 impl SentinelStates {
-    /// The answers of one round: the primary that each Sentinel names, or why it did not answer; and the primary, if most
-    /// of them agree on one.
-    pub(super) fn note(
-        &self,
-        answers: BTreeMap<Endpoint, Result<Endpoint, Failure>>,
-        primary: Option<&Endpoint>,
-    ) {
+    /// The answers to one health check, and the primary, if most of them agree on one.
+    pub(super) fn note(&self, answers: NamedPrimaries, primary: Option<&Endpoint>) {
         let mut states = self.0.lock().expect(UNPOISONED);
         if let Some(primary) = primary {
             states.primary = Some(primary.clone());
@@ -50,20 +45,12 @@ impl SentinelStates {
             let mut state = before.remove(&endpoint).unwrap_or_default();
             let names_another =
                 |named: &Endpoint| states.primary.as_ref().is_some_and(|it| it != named);
-            state.is_deviating = !answer.as_ref().is_ok_and(|named| !names_another(named));
+            state.deviations = match &answer {
+                Ok(named) if !names_another(named) => 0,
+                Ok(_) | Err(_) => state.deviations.saturating_add(1),
+            };
             state.last = Some(answer.map_err(|failure| failure.explanation()));
             states.by_endpoint.insert(endpoint, state);
-        }
-    }
-
-    /// Counts the answers of the last round, once for each health check.
-    pub(super) fn count_round(&self) {
-        let mut states = self.0.lock().expect(UNPOISONED);
-        for state in states.by_endpoint.values_mut() {
-            state.deviations = match state.is_deviating {
-                true => state.deviations.saturating_add(1),
-                false => 0,
-            };
         }
     }
 
@@ -102,6 +89,7 @@ fn place((host, port): &Endpoint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::failure::Failure;
 
     fn endpoint(port: u16) -> Endpoint {
         ("127.0.0.1".to_owned(), port)
@@ -110,17 +98,10 @@ mod tests {
     #[test]
     fn a_sentinel_that_is_silent_or_names_another_primary_is_named_after_two_rounds() {
         let states = SentinelStates::default();
-        let ask = |third: Result<u16, Failure>| {
+        let round = |third: Result<u16, Failure>| {
             let answers = [(1, Ok(10)), (2, Ok(10)), (3, third)];
             let answers = answers.map(|(port, answer)| (endpoint(port), answer.map(endpoint)));
             states.note(answers.into(), Some(&endpoint(10)));
-        };
-        let round = |third: Result<u16, Failure>| {
-            // Those that open connections ask, too.
-            for _ in 0..REPORTED_AFTER {
-                ask(third.clone());
-            }
-            states.count_round();
             states.finding()
         };
         assert!(round(Ok(10)).is_fine);
@@ -144,7 +125,6 @@ mod tests {
         for _ in 0..REPORTED_AFTER {
             let silent = (endpoint(1), Err(Failure::timed_out()));
             states.note([silent].into(), None);
-            states.count_round();
         }
         assert!(!states.finding().is_fine);
         states.note(

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{Replica, forgetful_redis, lasting, lasting_for};
 use crate::support::fixture::{claim, rival};
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisOptions;
 use crate::support::sentinels::{Sentinels, WatchedPair};
 use crate::support::{eventually, stores};
@@ -171,4 +172,29 @@ async fn what_is_no_sentinel_or_knows_no_such_primary_is_refused_at_the_start() 
     let (fault, why) = refusal(address).await;
     assert_eq!(fault, Fault::Protocol, "{why}");
     assert!(why.contains("is no Sentinel"), "{why}");
+}
+
+/// Finding the primary does not wait for it, so a health check has to.
+#[tokio::test]
+async fn a_sentinel_that_is_far_away_is_not_silent() {
+    let pair = pair().await;
+    let mut address = pair.sentinels.database(0);
+    let far = &mut address.sentinels[2];
+    let proxy = Proxy::start(format!("127.0.0.1:{}", far.1)).await;
+    far.1 = proxy.address().port();
+    proxy.delay_replies(Duration::from_millis(120));
+    let store = stores::sentinel_store(&address, &stores::redis_config()).await;
+    let replica = Replica::on(store.expect("the primary is found"));
+    let before = proxy.accepted();
+    // Longer than it takes to report a Sentinel, whether each check asks it once or twice.
+    eventually("several checks have asked it", async || {
+        (proxy.accepted() >= before + 8).then_some(())
+    })
+    .await;
+    eventually("it answers as the others do", async || {
+        let findings = replica.service.store_health().findings;
+        let sentinels = findings.iter().find(|it| it.topic == "sentinels")?;
+        sentinels.is_fine.then_some(())
+    })
+    .await;
 }

@@ -205,19 +205,35 @@ impl RedisCluster {
     }
 
     pub(crate) async fn move_keys(&self, slot: u16, from: usize, to: usize) {
-        let (slot, port) = (slot.to_string(), self.nodes[to].port().to_string());
+        let slot = slot.to_string();
         loop {
             let listing = ["CLUSTER", "GETKEYSINSLOT", &slot, "100"];
             let keys: Vec<Vec<u8>> = value(&self.nodes[from], &listing).await;
             if keys.is_empty() {
                 return;
             }
-            let mut words: Vec<Vec<u8>> = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"]
-                .map(|word| word.as_bytes().to_vec())
-                .into();
-            words.extend(keys);
-            self.nodes[from].command(&words).await;
+            self.migrate(keys, from, to).await;
         }
+    }
+
+    /// Moves some keys of a slot that is on its way.
+    pub(crate) async fn migrate(&self, keys: Vec<Vec<u8>>, from: usize, to: usize) {
+        let port = self.nodes[to].port().to_string();
+        let mut words: Vec<Vec<u8>> = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"]
+            .map(|word| word.as_bytes().to_vec())
+            .into();
+        words.extend(keys);
+        self.nodes[from].command(&words).await;
+    }
+
+    /// The key of a slot that matches.
+    pub(crate) async fn key_of_slot(&self, pattern: &str, slot: u16, node: usize) -> Vec<u8> {
+        for key in self.nodes[node].keys(0, pattern).await {
+            if self.slot_of(&String::from_utf8_lossy(&key)).await == slot {
+                return key;
+            }
+        }
+        panic!("slot {slot} has no key like {pattern}");
     }
 
     pub(crate) async fn end_move(&self, slot: u16, from: usize, to: usize) {

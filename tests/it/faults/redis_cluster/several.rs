@@ -1,6 +1,7 @@
 //! Claims on locks of several primaries, of which one cannot do its part.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim, LockState, Refused};
 use leasehold::service::AcquireOutcome;
@@ -9,9 +10,9 @@ use tokio::time::Instant;
 
 use super::{TTL, cluster, held_for, is_recovering, lasting, lasting_for, locks_on, open, rival};
 use crate::faults::Replica;
-use crate::support::eventually;
 use crate::support::fixture::{Fixture, Waiter, claim_on, claim_on_all, deadline, lock_of, names};
 use crate::support::redis_server::RedisServer;
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// A Redis without memory executes what only reads, and refuses what writes.
 async fn fill(node: &RedisServer) {
@@ -140,4 +141,49 @@ async fn a_claim_that_one_primary_cannot_queue_has_a_place_nowhere() {
     empty(&cluster.nodes[1]).await;
     let answer = ask(&waiter.again()).await;
     assert!(matches!(answer, Ok(Acquired::Waiting(_))), "{answer:?}");
+}
+
+/// It must not be told that its token belongs to another claim, because one primary has forgotten it.
+#[tokio::test]
+async fn the_retry_of_a_claim_that_holds_is_recovering_where_a_primary_has_lost_its_lease() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let locks = locks_on([0, 1], &cluster, &replica).await;
+    let both = lasting(claim_on_all(names(&locks)));
+    let answer = replica.acquire(&both).await;
+    assert!(
+        matches!(answer, Ok(AcquireOutcome::Granted(_))),
+        "{answer:?}"
+    );
+    cluster.nodes[1].command(&["FLUSHALL"]).await;
+    // No other request and no check of the store may be needed to notice it.
+    for wait in [Duration::ZERO, EFFECT_TIMEOUT] {
+        let answer = replica.acquire_within(&both, wait).await;
+        let is_recovering = matches!(
+            answer,
+            Err(_) | Ok(AcquireOutcome::Refused(Refused::Recovering { .. }))
+        );
+        assert!(is_recovering, "{answer:?}");
+    }
+}
+
+/// One Redis names what is in the way, too, while it recovers.
+#[tokio::test]
+async fn a_claim_that_does_not_wait_names_what_holds_a_lock_beside_one_that_recovers() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let [kept, lost] = locks_on([0, 1], &cluster, &replica).await;
+    let held = lasting(claim_on(&kept));
+    replica.granted(&held).await;
+    cluster.nodes[1].command(&["FLUSHALL"]).await;
+    is_recovering(&replica, &claim_on(&lost)).await;
+    let both = lasting(claim_on_all(names([&kept, &lost])));
+    let answer = replica.acquire(&both).await;
+    let Ok(AcquireOutcome::Refused(Refused::Blocked(conflicts))) = answer else {
+        panic!("a lock is held, but: {answer:?}");
+    };
+    let blocked: Vec<_> = conflicts.iter().map(|conflict| &conflict.name).collect();
+    assert_eq!(blocked, [&kept]);
+    replica.release(&held).await.expect("it answers");
+    is_recovering(&replica, &both).await;
 }
