@@ -9,3 +9,4 @@ mod nodes;
 mod permits;
 mod refusals;
 mod tokens;
+mod views;
