@@ -2,8 +2,8 @@
 //! to one listing is kept here.
 //!
 //! A lock that a majority holds all the time may change its nodes meanwhile: one node loses it, and a renewal puts it back
-//! at another, whose snapshot does not have it. So a lock that too few of the pages have is inspected, and so is one whose
-//! lease nodes have with different tokens.
+//! at another, whose snapshot does not have it. So a lock that too few of the pages have is inspected, and so is one
+//! of which the pages leave open who holds it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -101,7 +101,7 @@ impl Core {
         let majority = self.nodes.majority();
         let unclear = by_name
             .iter()
-            .filter(|(_, views)| views.len() < needed || !merge::agree_on_fences(majority, views));
+            .filter(|(_, views)| views.len() < needed || merge::is_unclear(majority, views));
         let unclear: Vec<_> = unclear.map(|(name, _)| *name).collect();
         let mut inspected = self.inspected(&unclear, deadlines).await?;
         let mut room = PageRoom::for_locks(query.page_size);

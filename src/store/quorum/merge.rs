@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::drift::Drift;
 use crate::domain::{
     ClaimDigest, Conflict, ConflictKind, Fence, HeadWaiter, HoldLimits, Holder, Holders, Lease,
-    LockName, LockState, LockView, NotHolder, Position, PreviousLease, Queue,
+    LockName, LockState, LockView, Mode, NotHolder, Position, PreviousLease, Queue,
 };
 
 /// The largest value that at least `needed` of these reach; the smallest of fewer.
@@ -80,6 +80,7 @@ pub(super) fn previous(
 pub(super) fn holders(drift: Drift, needed: usize, reports: &[&Holders]) -> Holders {
     let mut by_claim = by_claim(reports);
     by_claim.retain(|_, reports| reports.len() >= needed);
+    drop_contenders(&mut by_claim);
     // In the order of the first report that has them.
     let order = reports.iter().flat_map(|holders| &holders.listed);
     let order = order.filter_map(|holder| by_claim.remove(&holder.claim));
@@ -105,6 +106,26 @@ fn by_claim<'a>(reports: &[&'a Holders]) -> BTreeMap<ClaimDigest, Vec<&'a Holder
     by_claim
 }
 
+/// Leaves no claims that exclude each other. Such claims have some nodes each, and none is known to have a majority: the
+/// one that most nodes report holds the lock, or of several the first, which the others have come upon.
+fn drop_contenders(by_claim: &mut BTreeMap<ClaimDigest, Vec<&Holder>>) {
+    let first = by_claim.iter().max_by_key(|(_, reports)| {
+        let acquired_at = reports.iter().map(|holder| holder.acquired_at).min();
+        (reports.len(), std::cmp::Reverse(acquired_at))
+    });
+    if let Some((first, mode)) = first.map(|(claim, reports)| (*claim, reports[0].mode)) {
+        by_claim.retain(|claim, reports| *claim == first || !exclude(mode, reports[0].mode));
+    }
+}
+
+/// Whether no two claims in these modes hold a lock at once.
+fn exclude(one: Mode, other: Mode) -> bool {
+    match (one, other) {
+        (Mode::Shared(one), Mode::Shared(other)) => one.limit() != other.limit(),
+        (Mode::Exclusive, _) | (_, Mode::Exclusive) => true,
+    }
+}
+
 /// The token of a holder: the one that most of its reports have. Of several, the largest is what a renewal of the claim
 /// would decide on.
 fn likeliest_fence(reports: &[&Holder]) -> Option<Fence> {
@@ -113,13 +134,19 @@ fn likeliest_fence(reports: &[&Holder]) -> Option<Fence> {
     fences.max_by_key(|fence| (count(*fence), *fence))
 }
 
-/// Whether these views have no claim with different tokens, of which a majority has none.
-pub(super) fn agree_on_fences(majority: usize, views: &[&LockView]) -> bool {
-    let mut by_claim = by_claim(&held(views)).into_values();
-    by_claim.all(|reports| {
+/// Whether these views leave open who holds the lock, or with which token: some have a claim with different tokens, or
+/// claims that exclude each other, and there is a majority for none.
+pub(super) fn is_unclear(majority: usize, views: &[&LockView]) -> bool {
+    let mut by_claim = by_claim(&held(views));
+    let mut of_claims = by_claim.values();
+    let is_undecided = of_claims.any(|reports| {
         let fences: Vec<_> = reports.iter().map(|holder| holder.fence).collect();
-        fences.iter().all(|fence| *fence == fences[0]) || agreed(majority, &fences).is_some()
-    })
+        fences.iter().any(|fence| *fence != fences[0]) && agreed(majority, &fences).is_none()
+    });
+    let is_held = by_claim.values().any(|reports| reports.len() >= majority);
+    let claims = by_claim.len();
+    drop_contenders(&mut by_claim);
+    is_undecided || !is_held && by_claim.len() < claims
 }
 
 /// The conflicts of a claim, in the order of its locks, that at least `needed` of these reports have.

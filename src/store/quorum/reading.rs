@@ -12,9 +12,8 @@ use crate::backoff::{Backoff, jittered};
 use crate::domain::{Evicted, LockName, LockView};
 use crate::store::{Deadlines, StoreResult};
 
-/// How often a view is taken again in which nodes have the lease of one claim with different tokens, and a majority none of
-/// them. It stays so if the process that made the grant has ended; then the view shows the token that a renewal would
-/// decide on.
+/// How often a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
+/// that made a grant has ended; then the view shows what is likeliest: the token that a renewal would decide on.
 const RECHECKS_MAX: u32 = 6;
 
 /// The pauses before that.
@@ -44,8 +43,8 @@ impl Core {
             let views = views.of_majority(Effect::None)?;
             let views: Vec<_> = views.iter().collect();
             let pause = jittered(pauses.next(RECHECK_MIN, RECHECK_MAX));
-            // Nodes get the token of a new lease within a round trip of its grant.
-            if merge::agree_on_fences(self.nodes.majority(), &views)
+            // Nodes get the token of a new lease within a round trip of its grant, and contenders roll back as fast.
+            if !merge::is_unclear(self.nodes.majority(), &views)
                 || rechecks == RECHECKS_MAX
                 || Instant::now() + pause + RECHECK_MAX > deadline
             {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold::domain::{Claim, EventKind, Holder, LockState};
 use leasehold::store::{ListQuery, LockStore};
+use tokio::time::sleep;
 
 use super::nodes::{Process, stores};
 use crate::support::fixture::{
@@ -81,6 +82,33 @@ async fn claims_that_share_a_lock_are_shown_once_each() {
     expected.sort_unstable();
     let shown: Vec<_> = shown.into_iter().map(|holder| holder.claim).collect();
     assert_eq!(shown, expected);
+}
+
+/// Contenders that have one node each; the last node does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_view_shows_no_two_claims_that_exclude_each_other() {
+    let first = claim();
+    for (one, other) in [
+        (first.clone(), rival(&first)),
+        (first.clone(), reader(&rival(&first))),
+        (
+            in_mode(&first, permits(1, 2)),
+            in_mode(&rival(&first), permits(1, 3)),
+        ),
+    ] {
+        let process = Process::alone();
+        process.leave_at(0, &one).await;
+        sleep(Duration::from_millis(5)).await;
+        process.leave_at(1, &other).await;
+        process.without(&[2]);
+        let shown = only(process.fixture.holders(lock_of(&first)).await).claim;
+        assert_eq!(
+            shown,
+            one.token.digest(lock_of(&first)),
+            "it was there first"
+        );
+        assert_eq!(only(listed(&process, &first).await).claim, shown);
+    }
 }
 
 /// The first node proposes the larger token, but its answer is late, so the others decide.
