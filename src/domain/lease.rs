@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{HoldCount, LockState, LockView, Metadata, Mode, Owner, Ttl};
+use super::{ClaimDigest, HoldCount, LockState, LockView, Metadata, Mode, Owner, Ttl};
 
 /// A time on the store's clock, in milliseconds since 1970; for people to read, never to decide by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +30,8 @@ impl Timestamp {
 /// The public view of a claim that has been granted and is still valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
+    /// The claim, as stores know it on this lock. Its digest is not shown to clients.
+    pub claim: ClaimDigest,
     /// The holder's description of itself.
     pub owner: Owner,
     /// Additional data of the holder for others to read.

@@ -19,6 +19,7 @@ mod faults;
 mod fleet;
 mod judge;
 mod linear;
+mod minority;
 mod observe;
 mod options;
 mod plan;

@@ -7,5 +7,7 @@ mod failing;
 mod model;
 mod nodes;
 mod permits;
+mod places;
 mod refusals;
 mod tokens;
+mod views;

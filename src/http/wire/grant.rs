@@ -200,12 +200,13 @@ impl ModeView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Fence, HoldCount, Metadata, Mode, Owner, Timestamp, Ttl};
+    use crate::domain::{ClaimDigest, Fence, HoldCount, Metadata, Mode, Owner, Timestamp, Ttl};
 
     #[test]
     fn a_grant_is_written_as_serde_would_write_it() {
         let lease = |owner: &str, metadata: Option<&str>, mode| Lease {
             holder: Holder {
+                claim: ClaimDigest([1; ClaimDigest::LEN]),
                 owner: Owner::new(owner).expect(owner),
                 metadata: metadata.map(|json| Metadata::from_json_object(json).expect(json)),
                 mode,

@@ -87,6 +87,9 @@ impl Core {
             votes = round.votes_at(sequence).await;
             verdict = judge(self.drift, &votes);
         }
+        if let Verdict::Answered(Acquired::Waiting(waiting)) = &verdict {
+            place = Some(waiting.ticket.sequence);
+        }
         let end = match verdict {
             Verdict::Granted(decided) => {
                 let second = self.second_phase(&mut round, &votes, decided, ask.claim.mode);

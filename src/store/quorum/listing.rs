@@ -2,7 +2,8 @@
 //! to one listing is kept here.
 //!
 //! A lock that a majority holds all the time may change its nodes meanwhile: one node loses it, and a renewal puts it back
-//! at another, whose snapshot does not have it. So a lock that too few of the pages have is inspected.
+//! at another, whose snapshot does not have it. So a lock that too few of the pages have is inspected, and so is one
+//! of which the pages leave open who holds it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -97,9 +98,12 @@ impl Core {
             }
         }
         let needed = merge::needed(self.nodes.all().len(), pages.len());
-        let few = by_name.iter().filter(|(_, views)| views.len() < needed);
-        let few: Vec<_> = few.map(|(name, _)| *name).collect();
-        let mut inspected = self.inspected(&few, deadlines).await?;
+        let majority = self.nodes.majority();
+        let unclear = by_name
+            .iter()
+            .filter(|(_, views)| views.len() < needed || merge::is_unclear(majority, views));
+        let unclear: Vec<_> = unclear.map(|(name, _)| *name).collect();
+        let mut inspected = self.inspected(&unclear, deadlines).await?;
         let mut room = PageRoom::for_locks(query.page_size);
         let mut locks: Vec<LockView> = Vec::new();
         let mut next_after = end.cloned();

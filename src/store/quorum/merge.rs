@@ -1,14 +1,15 @@
-//! One picture of several: what nodes report of leases, holders, conflicts and locks, merged by fencing token.
+//! One picture of several: what nodes report of leases, holders, conflicts and locks, merged by claim.
 //!
-//! A lease counts if a majority may have it: as many nodes as a majority needs beside those that did not answer.
+//! A node may have a lease with a token of its own, until the decided one is recorded there. Its claim is what nodes know it
+//! by. A lease counts if a majority may have it: as many nodes as a majority needs beside those that did not answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::drift::Drift;
 use crate::domain::{
-    Conflict, ConflictKind, Fence, HeadWaiter, HoldLimits, Holder, Holders, Lease, LockName,
-    LockState, LockView, NotHolder, Position, PreviousLease, Queue,
+    ClaimDigest, Conflict, ConflictKind, Fence, HeadWaiter, HoldLimits, Holder, Holders, Lease,
+    LockName, LockState, LockView, Mode, NotHolder, Position, PreviousLease, Queue,
 };
 
 /// The largest value that at least `needed` of these reach; the smallest of fewer.
@@ -77,25 +78,75 @@ pub(super) fn previous(
 
 /// The holders that at least `needed` of these reports have.
 pub(super) fn holders(drift: Drift, needed: usize, reports: &[&Holders]) -> Holders {
-    let listed = || reports.iter().flat_map(|holders| &holders.listed);
-    let mut by_fence: BTreeMap<Fence, Vec<&Holder>> = BTreeMap::new();
-    for holder in listed() {
-        by_fence.entry(holder.fence).or_default().push(holder);
-    }
-    by_fence.retain(|_, reports| reports.len() >= needed);
+    let mut by_claim = by_claim(reports);
+    by_claim.retain(|_, reports| reports.len() >= needed);
+    drop_contenders(&mut by_claim);
     // In the order of the first report that has them.
-    let order = listed().filter_map(|holder| by_fence.remove(&holder.fence));
+    let order = reports.iter().flat_map(|holders| &holders.listed);
+    let order = order.filter_map(|holder| by_claim.remove(&holder.claim));
     let listed = order.filter_map(|mut reports| {
+        let fence = likeliest_fence(&reports)?;
         reports.sort_by_key(|holder| std::cmp::Reverse(holder.expires_in));
         reports.truncate(needed);
         let holder = reports.pop().cloned()?;
-        Some(drift.public(holder))
+        Some(drift.public(Holder { fence, ..holder }))
     });
     let listed: Vec<_> = listed.collect();
     let totals = reports.iter().map(|holders| holders.total);
     let total = reached_by(needed, totals).unwrap_or_default();
     let total = total.max(listed.len() as u64);
     Holders { listed, total }
+}
+
+fn by_claim<'a>(reports: &[&'a Holders]) -> BTreeMap<ClaimDigest, Vec<&'a Holder>> {
+    let mut by_claim: BTreeMap<ClaimDigest, Vec<&Holder>> = BTreeMap::new();
+    for holder in reports.iter().flat_map(|holders| &holders.listed) {
+        by_claim.entry(holder.claim).or_default().push(holder);
+    }
+    by_claim
+}
+
+/// Leaves no claims that exclude each other. Such claims have some nodes each, and none is known to have a majority: the
+/// one that most nodes report holds the lock, or of several the first, which the others have come upon.
+fn drop_contenders(by_claim: &mut BTreeMap<ClaimDigest, Vec<&Holder>>) {
+    let first = by_claim.iter().max_by_key(|(_, reports)| {
+        let acquired_at = reports.iter().map(|holder| holder.acquired_at).min();
+        (reports.len(), std::cmp::Reverse(acquired_at))
+    });
+    if let Some((first, mode)) = first.map(|(claim, reports)| (*claim, reports[0].mode)) {
+        by_claim.retain(|claim, reports| *claim == first || !exclude(mode, reports[0].mode));
+    }
+}
+
+/// Whether no two claims in these modes hold a lock at once.
+fn exclude(one: Mode, other: Mode) -> bool {
+    match (one, other) {
+        (Mode::Shared(one), Mode::Shared(other)) => one.limit() != other.limit(),
+        (Mode::Exclusive, _) | (_, Mode::Exclusive) => true,
+    }
+}
+
+/// The token of a holder: the one that most of its reports have. Of several, the largest is what a renewal of the claim
+/// would decide on.
+fn likeliest_fence(reports: &[&Holder]) -> Option<Fence> {
+    let count = |fence: Fence| reports.iter().filter(|other| other.fence == fence).count();
+    let fences = reports.iter().map(|holder| holder.fence);
+    fences.max_by_key(|fence| (count(*fence), *fence))
+}
+
+/// Whether these views leave open who holds the lock, or with which token: some have a claim with different tokens, or
+/// claims that exclude each other, and there is a majority for none.
+pub(super) fn is_unclear(majority: usize, views: &[&LockView]) -> bool {
+    let mut by_claim = by_claim(&held(views));
+    let mut of_claims = by_claim.values();
+    let is_undecided = of_claims.any(|reports| {
+        let fences: Vec<_> = reports.iter().map(|holder| holder.fence).collect();
+        fences.iter().any(|fence| *fence != fences[0]) && agreed(majority, &fences).is_none()
+    });
+    let is_held = by_claim.values().any(|reports| reports.len() >= majority);
+    let claims = by_claim.len();
+    drop_contenders(&mut by_claim);
+    is_undecided || !is_held && by_claim.len() < claims
 }
 
 /// The conflicts of a claim, in the order of its locks, that at least `needed` of these reports have.
@@ -148,16 +199,16 @@ fn conflict(drift: Drift, needed: usize, name: &LockName, reports: &[&Conflict])
 /// Whether at least `majority` of these reports name the same conflict: then it is not one between claims that each have a
 /// few nodes.
 pub(super) fn agree(majority: usize, reports: &[&[Conflict]]) -> bool {
-    let mut counts: BTreeMap<(&LockName, Option<Fence>), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<(&LockName, Option<(ClaimDigest, Fence)>), usize> = BTreeMap::new();
     for conflict in reports.iter().copied().flatten() {
         let listed: &[Holder] = match &conflict.by {
             ConflictKind::Holders(holders) => &holders.listed,
             ConflictKind::Cooling { .. } | ConflictKind::Waiters => &[],
         };
-        let fences = listed.iter().map(|holder| Some(holder.fence));
+        let leases = listed.iter().map(|it| Some((it.claim, it.fence)));
         // What lists no holder is compared by its lock alone.
-        for fence in fences.chain(listed.is_empty().then_some(None)) {
-            *counts.entry((&conflict.name, fence)).or_default() += 1;
+        for lease in leases.chain(listed.is_empty().then_some(None)) {
+            *counts.entry((&conflict.name, lease)).or_default() += 1;
         }
     }
     counts.values().any(|count| *count >= majority)
@@ -182,15 +233,16 @@ pub(super) fn are_alike(views: &[&LockView]) -> bool {
 }
 
 /// What does not depend on the clock of the node.
-fn fingerprint(view: &LockView) -> (u8, Vec<Fence>, u64, u64) {
+fn fingerprint(view: &LockView) -> (u8, Vec<(ClaimDigest, Fence)>, u64, u64) {
     let queue_length = view.queue.length;
     match &view.state {
         LockState::Free => (0, Vec::new(), 0, queue_length),
         LockState::Cooling { .. } => (1, Vec::new(), 0, queue_length),
         LockState::Held(holders) => {
-            let mut fences: Vec<_> = holders.listed.iter().map(|holder| holder.fence).collect();
-            fences.sort_unstable();
-            (2, fences, holders.total, queue_length)
+            let listed = holders.listed.iter();
+            let mut leases: Vec<_> = listed.map(|it| (it.claim, it.fence)).collect();
+            leases.sort_unstable();
+            (2, leases, holders.total, queue_length)
         }
     }
 }
@@ -204,12 +256,16 @@ pub(super) fn view(drift: Drift, needed: usize, name: &LockName, views: &[&LockV
     }
 }
 
-fn state(drift: Drift, needed: usize, views: &[&LockView]) -> LockState {
+fn held<'a>(views: &[&'a LockView]) -> Vec<&'a Holders> {
     let held = views.iter().filter_map(|view| match &view.state {
         LockState::Held(holders) => Some(holders),
         LockState::Free | LockState::Cooling { .. } => None,
     });
-    let held: Vec<&Holders> = held.collect();
+    held.collect()
+}
+
+fn state(drift: Drift, needed: usize, views: &[&LockView]) -> LockState {
+    let held = held(views);
     if held.len() >= needed {
         let holders = holders(drift, needed, &held);
         // Nodes that list different holders are nodes that contenders share, unless there is no room to list them.

@@ -1,14 +1,24 @@
 //! Operations on one lock rather than a claim: inspect and evict.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
+use crate::backoff::{Backoff, jittered};
 use crate::domain::{Evicted, LockName, LockView};
 use crate::store::{Deadlines, StoreResult};
+
+/// How often a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
+/// that made a grant has ended; then the view shows what is likeliest: the token that a renewal would decide on.
+const RECHECKS_MAX: u32 = 6;
+
+/// The pauses before that.
+const RECHECK_MIN: Duration = Duration::from_millis(5);
+const RECHECK_MAX: Duration = Duration::from_millis(80);
 
 impl Core {
     pub(super) async fn inspect(
@@ -21,20 +31,29 @@ impl Core {
             let lock = lock.clone();
             Box::pin(async move { node.inspect(&lock, deadline).await })
         });
-        let answers = self.nodes.ask(deadline, &operation);
         let is_decided = |views: &ByNode<LockView>| {
             let answered: Vec<_> = views.answered().collect();
             answered.len() >= views.majority() && merge::are_alike(&answered)
         };
-        let views = answers.until(deadline, is_decided).await;
-        let views = views.of_majority(Effect::None)?;
-        let needed = merge::needed(self.nodes.all().len(), views.len());
-        Ok(merge::view(
-            self.drift,
-            needed,
-            name,
-            &views.iter().collect::<Vec<_>>(),
-        ))
+        let mut pauses = Backoff::default();
+        let mut rechecks = 0;
+        loop {
+            let answers = self.nodes.ask(deadline, &operation);
+            let views = answers.until(deadline, is_decided).await;
+            let views = views.of_majority(Effect::None)?;
+            let views: Vec<_> = views.iter().collect();
+            let pause = jittered(pauses.next(RECHECK_MIN, RECHECK_MAX));
+            // Nodes get the token of a new lease within a round trip of its grant, and contenders roll back as fast.
+            if !merge::is_unclear(self.nodes.majority(), &views)
+                || rechecks == RECHECKS_MAX
+                || Instant::now() + pause + RECHECK_MAX > deadline
+            {
+                let needed = merge::needed(self.nodes.all().len(), views.len());
+                return Ok(merge::view(self.drift, needed, name, &views));
+            }
+            rechecks += 1;
+            sleep(pause).await;
+        }
     }
 
     pub(super) async fn evict(

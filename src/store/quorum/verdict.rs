@@ -62,7 +62,7 @@ pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
     if blocked.len() >= majority {
         return merge::agree(majority, &blocked);
     }
-    waiting(votes).count() >= majority || common_refusal(votes, &REFUSALS, majority).is_some()
+    agreed_place(votes).is_some() || common_refusal(votes, &REFUSALS, majority).is_some()
 }
 
 /// What the answers mean.
@@ -209,8 +209,15 @@ fn blocked(votes: &ByNode<Acquired>) -> Vec<&[Conflict]> {
     blocked.collect()
 }
 
-/// The claim waits. Its sequence number is the largest that a node gave it, and so larger than that of every claim that
-/// had its place at a majority before.
+/// The sequence number by which a majority has the claim in its queues. A node that has forgotten the claim gives a later
+/// one to a request that does not say where it was, and the other nodes would follow.
+fn agreed_place(votes: &ByNode<Acquired>) -> Option<u64> {
+    let sequences = waiting(votes).map(|waiting| waiting.ticket.sequence);
+    merge::agreed(votes.majority(), &sequences.collect::<Vec<_>>())
+}
+
+/// The claim waits. If no majority has it at one place, its sequence number is the largest that a node gave it, and so
+/// larger than that of every claim that had its place at a majority before.
 fn place(votes: &ByNode<Acquired>) -> Verdict {
     let waiting_at = merged_waiting(votes);
     let place = waiting_at.ticket.sequence;
@@ -229,7 +236,7 @@ pub(super) fn waiting_at(votes: &ByNode<Acquired>) -> Acquired {
 fn merged_waiting(votes: &ByNode<Acquired>) -> Waiting {
     let majority = votes.majority();
     let all = || waiting(votes);
-    let sequences = all().map(|waiting| waiting.ticket.sequence);
+    let largest = all().map(|waiting| waiting.ticket.sequence).max();
     let until = merge::reached_by(majority, all().filter_map(|waiting| waiting.ticket.until));
     // The claim can be granted when its conflicts at a majority have gone, but for those that may go unnoticed.
     let mut rechecks: Vec<_> = all().filter_map(|waiting| waiting.recheck_in).collect();
@@ -240,7 +247,7 @@ fn merged_waiting(votes: &ByNode<Acquired>) -> Waiting {
     };
     Waiting {
         ticket: Ticket {
-            sequence: sequences.max().unwrap_or_default(),
+            sequence: agreed_place(votes).or(largest).unwrap_or_default(),
             until,
         },
         recheck_in,

@@ -287,6 +287,7 @@ fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
             });
         }
         let holder = Holder {
+            claim: claim.token.digest(name),
             owner: claim.owner.clone(),
             metadata: claim.metadata.clone(),
             mode: claim.mode,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::constants as lua;
 use super::reply::{Malformed, Reply};
 use crate::domain::{
-    Fence, HoldCount, Holder, Holders, Lease, LockState, Metadata, Mode, Owner, Share, Timestamp,
-    Ttl,
+    ClaimDigest, Fence, HoldCount, Holder, Holders, Lease, LockState, Metadata, Mode, Owner, Share,
+    Timestamp, Ttl,
 };
 
 pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malformed> {
@@ -44,7 +44,9 @@ pub(super) fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
     };
     let limit = reply.text()?;
     let permits = reply.optional()?;
+    let claim = reply.bytes()?.try_into().map_err(|_| Malformed)?;
     let holder = Holder {
+        claim: ClaimDigest(claim),
         owner,
         metadata,
         mode: mode(&limit, permits.unwrap_or(1))?,

@@ -73,7 +73,7 @@ impl Packed {
 
 /// The lease in a record after its head.
 fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
-    let (_, rest) = record.split_at_checked(ClaimDigest::LEN).ok_or(Malformed)?;
+    let (claim, rest) = record.split_first_chunk().ok_or(Malformed)?;
     let (ttl, rest) = rest.split_first_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
     let (rest, until) = rest.split_last_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
     let (owner, fence) = rest.split_last_chunk::<FENCE_LEN>().ok_or(Malformed)?;
@@ -83,6 +83,7 @@ fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
     let ttl = Ttl::from_store(Duration::from_millis(number(ttl)));
     let left_ms = until_ms.saturating_sub(now_ms.unwrap_or(acquired_ms));
     let holder = Holder {
+        claim: ClaimDigest(*claim),
         owner: Owner::from_store(owner),
         metadata: None,
         mode: Mode::Exclusive,
@@ -138,6 +139,7 @@ mod tests {
             let record = record(owner);
             let granted = Packed::new(record[8..].to_vec()).granted();
             let granted = granted.expect("the record of a grant");
+            assert_eq!(granted.holder.claim, ClaimDigest([65; ClaimDigest::LEN]));
             assert_eq!(granted.holder.owner.as_str(), owner);
             assert_eq!(granted.holder.fence.get(), FENCE);
             assert_eq!(granted.holder.acquired_at.unix_ms(), FENCE / 1_000);

@@ -223,6 +223,7 @@ impl LeaseRecord {
     pub(super) fn holder(&self, now: StoreTime) -> Holder {
         let text = self.options.as_ref().map(|options| &options.text);
         Holder {
+            claim: self.claim,
             owner: self.owner(),
             metadata: text.and_then(Text::metadata).cloned(),
             mode: self.mode(),

@@ -3,7 +3,8 @@
 
 use super::judge::{Rule, judge};
 use super::record::{
-    Absence, Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND, WatchEntry,
+    Absence, Action, Answer, ClockStep, Effect, End, History, Micros, Mode, Outage, SECOND,
+    WatchEntry,
 };
 use super::valid::{
     ANN, BEN, CID, DEE, EVA, FAY, MS, claim, granted, outage, refused, valid, view,
@@ -109,6 +110,19 @@ fn a_waiter_that_overtakes_is_rejected_also_after_an_outage_of_the_store() {
         overtakes(history);
         history.outages.push(outage(Effect::Away, 1_600, 1_900));
     });
+    let node = |node| Outage {
+        node: Some(node),
+        ..outage(Effect::Minority, 1_600, 1_900)
+    };
+    assert_broken(Rule::Fifo, |history| {
+        overtakes(history);
+        history.outages.push(node(0));
+    });
+    let mut history = valid();
+    overtakes(&mut history);
+    history.outages.extend([node(0), node(1)]);
+    let (found, _) = judge(&history);
+    assert!(found.iter().all(|violation| violation.rule != Rule::Fifo));
 }
 
 #[test]
@@ -121,6 +135,27 @@ fn a_lease_that_is_lost_too_early_is_rejected() {
         history
             .views
             .push(view("s", 2_000 * MS, &[("eva", 200)], &[]));
+    });
+}
+
+/// A lease that all nodes have survives the loss of one of them.
+#[test]
+fn a_lease_that_a_quorum_loses_with_one_node_is_rejected_if_it_was_renewed() {
+    let is_lost = |history: &mut History| {
+        history.outages.push(Outage {
+            node: Some(0),
+            ..outage(Effect::MinorityLoss, 2_500, 2_510)
+        });
+        refused_at(history, DEE, 2_600, "lease_lost");
+    };
+    let mut history = valid();
+    is_lost(&mut history);
+    let (found, _) = judge(&history);
+    assert!(found.is_empty(), "{found:#?}");
+    assert_broken(Rule::EarlyLoss, |history| {
+        let renewed = granted(&[("s", 100)], false, 0);
+        history.ask(DEE, Action::Renew, 1_000, 1_010, renewed);
+        is_lost(history);
     });
 }
 

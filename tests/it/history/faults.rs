@@ -266,6 +266,7 @@ impl<'a> Nemesis<'a> {
         self.recorder.outage(Outage {
             fault: fault.name(),
             process: struck.process,
+            node: self.struck_node(fault),
             from: struck.from,
             until: struck.until,
             effect: struck.effect,

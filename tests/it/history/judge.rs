@@ -205,10 +205,9 @@ impl<'a> Evidence<'a> {
     }
 
     /// Whether a lease may have been lost in this time, to its holder alone or to all.
-    fn may_lose_leases(&self, from: Micros, until: Micros) -> bool {
-        let minorities = self.outages_with(Effect::Minority);
-        let mut minorities = minorities.into_iter();
-        self.has_loss(from, until) || minorities.any(|(a, b)| a <= until && from <= b)
+    fn may_lose(&self, grant: &Grant<'_>, from: Micros, until: Micros) -> bool {
+        let (history, asked) = (self.history, grant.requested);
+        self.has_loss(from, until) || history.may_lose(grant.claim, asked, (from, until))
     }
 
     /// The times of all outages with this effect.

@@ -147,7 +147,7 @@ async fn listen(
 }
 
 /// Records when a write to Redis was slow without a fault: a slow disk explains failures as a fault does.
-pub(super) async fn store_pulse(stage: Stage, address: SocketAddr, effect: Effect) {
+pub(super) async fn store_pulse(stage: Stage, address: SocketAddr, node: Option<usize>) {
     const WRITE: &[u8] = b"*5\r\n$3\r\nSET\r\n$5\r\npulse\r\n$1\r\n1\r\n$2\r\nPX\r\n$4\r\n1000\r\n";
     let mut connection = None;
     while !*stage.over.borrow() {
@@ -168,9 +168,10 @@ pub(super) async fn store_pulse(stage: Stage, address: SocketAddr, effect: Effec
             stage.recorder.outage(Outage {
                 fault: "Redis was slow",
                 process: None,
+                node,
                 from: stage.recorder.at(before),
                 until: stage.recorder.now(),
-                effect,
+                effect: node.map_or(Effect::Away, |_| Effect::Minority),
                 ends_process: false,
             });
         }
@@ -192,6 +193,7 @@ pub(super) async fn pulse(stage: Stage) {
             stage.recorder.outage(Outage {
                 fault: "the test process stood still",
                 process: None,
+                node: None,
                 from: stage.recorder.at(before),
                 until: stage.recorder.now(),
                 effect: Effect::Stall,

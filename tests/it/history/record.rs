@@ -208,6 +208,8 @@ pub(super) struct Outage {
     pub(super) fault: &'static str,
     /// The affected process; `None` for all.
     pub(super) process: Option<usize>,
+    /// The node of a quorum that failed, if it was one.
+    pub(super) node: Option<usize>,
     pub(super) from: Micros,
     pub(super) until: Micros,
     pub(super) effect: Effect,
@@ -222,9 +224,11 @@ pub(super) enum Effect {
     Away,
     /// The same, and Redis loses data.
     Loss,
-    /// A minority of the nodes of a quorum is away, or has lost its data or its time. A lease that only a bare majority
-    /// was granted, because of contenders, may be lost to its holder. It is not granted to others.
+    /// A minority of the nodes of a quorum is away; nothing is lost.
     Minority,
+    /// A minority of the nodes of a quorum has lost its data or its time. A lease that only a bare majority has may be
+    /// lost to its holder (see `minority`). It is not granted to others.
+    MinorityLoss,
     /// New claims are refused; everything else works.
     Full,
     /// Everything works, a little slower.

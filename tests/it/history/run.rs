@@ -90,8 +90,8 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     let recorder = Recorder::new(Bounds {
         place_kept: fleet::place_kept(),
         late: Bounds::default().late + BUSY,
-        is_partitioned: matches!(options.backend, Backend::Cluster | Backend::Quorum),
         is_quorum: options.backend == Backend::Quorum,
+        is_partitioned: matches!(options.backend, Backend::Cluster | Backend::Quorum),
     });
     let (end_clients, clients_over) = watch::channel(false);
     let (end_observers, observers_over) = watch::channel(false);
@@ -160,12 +160,9 @@ fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
     }
     observers.spawn(observe::observer(stage.clone(), 0));
     observers.spawn(observe::pulse(stage.clone()));
-    let effect = match fleet.is_quorum() {
-        true => Effect::Minority,
-        false => Effect::Away,
-    };
-    for store in &fleet.stores {
-        observers.spawn(observe::store_pulse(stage.clone(), store.own_way(), effect));
+    for (number, store) in fleet.stores.iter().enumerate() {
+        let node = fleet.is_quorum().then_some(number);
+        observers.spawn(observe::store_pulse(stage.clone(), store.own_way(), node));
     }
     observers
 }
@@ -216,11 +213,12 @@ fn add(sum: &mut Effects, more: Effects) {
 
 /// The locks that are not free although every lease, cool-down and grace must have ended.
 async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec<String> {
-    let has_loss = recorder
-        .history()
-        .outages
-        .iter()
-        .any(|outage| matches!(outage.effect, Effect::Loss | Effect::Minority));
+    let has_loss = recorder.history().outages.iter().any(|outage| {
+        matches!(
+            outage.effect,
+            Effect::Loss | Effect::Minority | Effect::MinorityLoss
+        )
+    });
     // The longest lease and its `lock_delay`; after a loss, the time of a second lease for the grace.
     let leases = if has_loss {
         2 * options.ttl_max

@@ -197,6 +197,7 @@ pub(super) fn outage(effect: Effect, from: Micros, until: Micros) -> Outage {
     Outage {
         fault: "written by hand",
         process: None,
+        node: None,
         from: from * MS,
         until: until * MS,
         effect,

@@ -82,7 +82,7 @@ local function lease_fields(lease)
     local options = lease.options
     return {
         lease.fence, lease.acquired_ms, lease.until_ms, lease.ttl_ms, options.hold_count or false, lease.owner,
-        options.metadata or false, options.limit or false, options.permits or false,
+        options.metadata or false, options.limit or false, options.permits or false, lease.claim,
     }
 end
 

@@ -86,6 +86,7 @@ impl Nemesis<'_> {
         self.recorder.outage(super::Outage {
             fault: "lose-both: the process",
             process: Some(process),
+            node: None,
             from,
             until: self.recorder.now(),
             effect: Effect::Away,

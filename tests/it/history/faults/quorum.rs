@@ -22,7 +22,7 @@ const LOOKS: Duration = Duration::from_secs(2);
 pub(super) fn effect(fault: Fault, on_one: Effect) -> Effect {
     match fault {
         Fault::KillProcess | Fault::PauseProcess | Fault::LosePower | Fault::Majority => on_one,
-        Fault::Clock => Effect::Minority,
+        Fault::Clock => Effect::MinorityLoss,
         Fault::KillRedis
         | Fault::LoseRedis
         | Fault::PauseRedis
@@ -39,13 +39,23 @@ pub(super) fn effect(fault: Fault, on_one: Effect) -> Effect {
         | Fault::LostPubSub
         | Fault::Failover
         | Fault::Reshard => match on_one {
-            Effect::Away | Effect::Loss | Effect::Full => Effect::Minority,
-            Effect::Minority | Effect::Slower | Effect::Stall => on_one,
+            Effect::Away | Effect::Full => Effect::Minority,
+            Effect::Loss => Effect::MinorityLoss,
+            Effect::Minority | Effect::MinorityLoss | Effect::Slower | Effect::Stall => on_one,
         },
     }
 }
 
 impl Nemesis<'_> {
+    /// The node that the fault has struck, if it strikes one.
+    pub(super) fn struck_node(&self, fault: Fault) -> Option<usize> {
+        let is_of_one = !matches!(
+            fault,
+            Fault::KillProcess | Fault::PauseProcess | Fault::LosePower | Fault::Majority
+        );
+        (self.fleet.is_quorum() && is_of_one).then_some(self.node)
+    }
+
     /// Waits until all processes count the votes of all nodes, and then until each lease has ended or was renewed: a node
     /// that was away gets the leases of that time only by their renewals. If another node failed before, two would lack
     /// them, which is no minority.

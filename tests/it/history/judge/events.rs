@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::super::record::{Micros, SECOND, Watch, WatchEntry};
-use super::{Evidence, Rule, Violation, story};
+use super::{Evidence, Grant, Rule, SETTLING, Violation, story};
 
 /// How long an event may be in flight before an unexplained end of the watch.
 const UNDER_WAY: Micros = 3 * SECOND;
+
+/// For how long a quorum counts the reports of one event.
+const COUNTED: Micros = SECOND;
 
 /// A time without `reset`: every lease that begins and is reported within it must be among the events.
 struct Stretch {
@@ -29,6 +32,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 stretch.from < grant.requested
                     && grant.reported < until
                     && !reported.contains(&(grant.name, grant.fence))
+                    && !is_of_few_nodes(evidence, grant)
             });
             let missing: Vec<_> = missing.collect();
             if let Some(first) = missing.first() {
@@ -45,6 +49,14 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             }
         }
     }
+}
+
+/// Whether more than one node of a quorum failed about then. An event that no majority reports is not passed on, and after a
+/// failure it takes a moment until processes are subscribed to a node again. Events may come before the `reset` of that.
+fn is_of_few_nodes(evidence: &Evidence<'_>, grant: &Grant<'_>) -> bool {
+    let from = grant.requested.saturating_sub(SETTLING);
+    let until = grant.reported + COUNTED;
+    evidence.history.has_no_majority(from, until)
 }
 
 /// Events that arrived until this time may have been in a socket since before a process was paused or cut off, with the

@@ -148,8 +148,9 @@ fn twice(
         grants.sort_unstable_by_key(|grant| grant.reported);
         for pair in grants.windows(2) {
             let (from, until) = (pair[0].requested, pair[1].reported);
-            let is_exempt =
-                evidence.has_loss(from, until) || evidence.has_clock_step(from, until, true);
+            let is_exempt = evidence.has_clock_step(from, until, true)
+                || evidence.may_lose(pair[0], from, until)
+                || evidence.history.is_asked_twice_at_once(*claim);
             if pair[1].requested < pair[0].latest_end + TOMBSTONE_TTL_MIN && !is_exempt {
                 let what = format!("two leases of one claim{}", story(evidence, *claim));
                 found.push(Violation::new(Rule::Resurrection, until, what));
@@ -171,15 +172,15 @@ fn refused_early(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violatio
         let lasts = |name: &String| {
             let grants = evidence.by_name.get(name.as_str()).into_iter().flatten();
             let own = grants.map(|grant| &evidence.grants[*grant]);
-            let mut lasting = own
-                .filter(|grant| grant.claim == claim)
-                .flat_map(|grant| &grant.lasting);
-            lasting.any(|lasting| {
+            let own = own.filter(|grant| grant.claim == claim);
+            let mut lasting =
+                own.flat_map(|grant| grant.lasting.iter().map(move |lasting| (grant, lasting)));
+            lasting.any(|(grant, lasting)| {
                 let reported = &evidence.history.requests[lasting.request];
                 lasting.from < since
                     && at < lasting.until
                     && (!is_stream || std::ptr::eq(reported, request))
-                    && !evidence.may_lose_leases(reported.sent, at)
+                    && !evidence.may_lose(grant, reported.sent, at)
             })
         };
         if refusal.is_loss() && request.names.iter().all(lasts) {
@@ -204,7 +205,8 @@ fn seen_without(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 during.find(|view| {
                     view.at < lasting.known_until
                         && !view.holders.iter().any(|(_, fence)| *fence == grant.fence)
-                        && !evidence.may_lose_leases(
+                        && !evidence.may_lose(
+                            grant,
                             evidence.history.requests[lasting.request].sent,
                             view.at,
                         )

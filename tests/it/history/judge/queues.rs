@@ -169,7 +169,11 @@ fn order(
                 usize::from(reported.min().is_some_and(|reported| reported > came));
             continue;
         }
-        if was_there(evidence, waiter, from, grant.reported) {
+        // A node passes over the waiters of a process that it has not heard for the liveness timeout.
+        let may_be_passed_over = evidence
+            .history
+            .has_no_majority(waiter.queued, grant.reported);
+        if !may_be_passed_over && was_there(evidence, waiter, from, grant.reported) {
             let stories = [waiter.claim, grant.claim].map(|claim| story(evidence, claim));
             let what = format!(
                 "{}: the first was queued by {:.3}, the second was granted {} between {:.3} and {:.3}:{}",
@@ -235,7 +239,7 @@ fn own_outage(evidence: &Evidence<'_>, process: usize, from: Micros, until: Micr
         outage.process == Some(process)
             && !matches!(
                 outage.effect,
-                Effect::Minority | Effect::Slower | Effect::Stall
+                Effect::Minority | Effect::MinorityLoss | Effect::Slower | Effect::Stall
             )
             && outage.overlaps(from.saturating_sub(SETTLING), until)
     })
@@ -269,7 +273,7 @@ fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bo
             let is_struck = outages.any(|outage| {
                 !matches!(
                     outage.effect,
-                    Effect::Minority | Effect::Slower | Effect::Stall
+                    Effect::Minority | Effect::MinorityLoss | Effect::Slower | Effect::Stall
                 ) && outage.overlaps(away.0.saturating_sub(SETTLING), away.1 + SETTLING)
             });
             if away.1 - away.0 > kept || is_struck || evidence.has_clock_step(away.0, away.1, false)
@@ -351,7 +355,7 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
     outages.iter().any(|outage| {
         let settled = match outage.effect {
             Effect::Loss => grace_end(evidence, outage.from, outage.until),
-            Effect::Away | Effect::Minority => outage.until + SETTLING,
+            Effect::Away | Effect::Minority | Effect::MinorityLoss => outage.until + SETTLING,
             Effect::Full | Effect::Stall => outage.until + GHOST,
             // Waiters poll, whatever messages are lost.
             Effect::Slower => outage.from,

@@ -107,6 +107,27 @@ fn is_over(evidence: &Evidence<'_>, renewal: &Request, at: Micros) -> bool {
     ends.max().is_some_and(|end| end <= at)
 }
 
+/// Whether the lease may have ended before it could be reported, which makes the outcome unknown. An earlier request of its
+/// claim may have been granted it.
+fn may_be_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
+    let Some(claim) = request.claim else {
+        return false;
+    };
+    let earlier = evidence.requests_of(claim);
+    let earlier = earlier.filter(|earlier| earlier.asks() && earlier.sent <= request.sent);
+    let asked = earlier.filter(|earlier| std::ptr::eq(*earlier, request) || is_open(earlier));
+    let lease = evidence.history.claims[claim].lease;
+    asked
+        .map(|asked| asked.sent + lease)
+        .min()
+        .is_some_and(|end| at > end)
+}
+
+/// Whether its client never learned what it was granted.
+fn is_open(request: &Request) -> bool {
+    matches!(request.last(), None | Some(Answer::Queued))
+}
+
 fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Refusal) -> bool {
     if !ORDINARY.contains(&refusal.code.as_str()) {
         return true;
@@ -115,23 +136,16 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
     match refusal.code.as_str() {
         "store_unavailable" => {
             let is_release = request.action == Action::Release;
-            // A lease that ends before it can be reported has an unknown outcome.
-            let lease = request
-                .claim
-                .map(|claim| evidence.history.claims[claim].lease);
-            if lease.is_some_and(|lease| request.asks() && at > request.sent + lease) {
+            if request.asks() && may_be_over(evidence, request, at) {
+                return false;
+            }
+            // A wait that is shorter than an operation may take on a busy machine may end without an answer.
+            let late = evidence.history.bounds.late;
+            let waits = request.deadline() - request.sent;
+            if waits > 0 && waits < late && at >= request.deadline() {
                 return false;
             }
             if request.action == Action::Renew && is_over(evidence, request, at) {
-                return false;
-            }
-            // A node that is late by a tenth of a second has no say, and the others may know the lease by different tokens,
-            // which its next renewal settles.
-            let changes_lease = matches!(
-                request.action,
-                Action::Renew | Action::StepDown | Action::StepBack
-            );
-            if evidence.history.bounds.is_quorum && changes_lease && !refusal.is_without_effect {
                 return false;
             }
             // A grant while the processes notify each other of a clock step has an unknown outcome.
@@ -140,7 +154,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     && !is_release;
             !is_at_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Away | Effect::Loss | Effect::Minority => {
+                    Effect::Away | Effect::Loss | Effect::Minority | Effect::MinorityLoss => {
                         strikes_until(outage, outage.until + RECONNECTING, request, at)
                     }
                     // A release works when memory is full.
@@ -163,7 +177,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             });
             !is_after_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Loss | Effect::Minority => {
+                    Effect::Loss | Effect::Minority | Effect::MinorityLoss => {
                         let over = grace_end(evidence, outage.from, outage.until);
                         strikes_until(outage, over, request, at)
                     }

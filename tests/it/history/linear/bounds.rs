@@ -59,7 +59,7 @@ impl Part<'_> {
     }
 
     /// From when the store may have forgotten what it knew of a claim that asked at this time.
-    pub(super) fn unsure_from(&self, asked: Micros) -> Micros {
+    pub(super) fn unsure_from(&self, claim: usize, asked: Micros) -> Micros {
         let losses = self.history.outages.iter();
         let losses = losses.filter(|outage| outage.effect == Effect::Loss);
         let losses = losses.map(|outage| (outage.from, outage.until));
@@ -68,6 +68,7 @@ impl Part<'_> {
         let since = losses.chain(steps).filter(|(_, until)| asked <= *until);
         since
             .map(|(from, _)| from.max(asked))
+            .chain([self.history.may_lose_from(claim, asked)])
             .min()
             .unwrap_or(Micros::MAX)
     }

@@ -18,7 +18,7 @@ const NOW: Action = Action::Acquire { wait: 0 };
 type Change = fn(&mut History);
 
 /// Histories that one order explains.
-const ACCEPTED: [(&str, Change); 14] = [
+const ACCEPTED: [(&str, Change); 15] = [
     ("nothing is changed", |_| {}),
     (
         "a release without an answer is followed by a grant",
@@ -83,6 +83,16 @@ const ACCEPTED: [(&str, Change); 14] = [
             history.ask(GUS, NOW, 5_000, 5_500, granted(&[("b", 100)], true, 0));
             history.ask(GUS, Action::Release, 5_100, 5_110, Answer::Freed);
             history.ask(HAL, NOW, 5_200, 5_210, granted(&[("b", 200)], true, 0));
+        },
+    ),
+    (
+        "an eviction of nobody is answered after a release and a grant",
+        |history| {
+            two_claims(history);
+            history.ask(GUS, NOW, 5_000, 5_010, granted(&[("b", 100)], true, 0));
+            history.ask(GUS, Action::Release, 5_110, 5_120, Answer::Freed);
+            evict(history, 5_100, 5_200, &[]);
+            history.ask(HAL, NOW, 5_130, 5_140, granted(&[("b", 200)], true, 0));
         },
     ),
     ("an evicted holder is refused", |history| {
@@ -364,8 +374,7 @@ fn a_history_that_no_order_explains_is_rejected() {
 #[test]
 fn a_search_that_gives_up_is_a_failure() {
     let found = check_within(&valid(), 3);
-    let mut rules = found.iter().map(|violation| violation.rule);
-    assert!(rules.len() > 0 && rules.all(|rule| rule == Rule::Undecided));
+    assert!(!found.is_empty() && found.iter().all(|it| it.rule == Rule::Undecided));
 }
 
 /// Many overlapping requests, of which none settles the order of the others.

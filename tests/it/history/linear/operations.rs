@@ -225,7 +225,7 @@ impl Part<'_> {
         let asked = asked.map(|(_, request)| request.sent).min();
         // Views of a claim that never asked are evidence of nothing else: such a lease has no beginning.
         let asked = asked.unwrap_or(Micros::MAX);
-        let unsure_from = self.unsure_from(asked);
+        let unsure_from = self.unsure_from(claim, asked);
         let ends = own().filter_map(|(number, request)| {
             // A holder that was told of a loss has stopped, whatever the store knows.
             let was_told = request
@@ -253,6 +253,7 @@ impl Part<'_> {
             unsure_from,
             is_reported: !evidence.reporting.is_empty(),
             may_repeat: unsure_from <= evidence.at
+                || self.history.is_asked_twice_at_once(claim)
                 || evidence.at > asked.saturating_add(TOMBSTONE_TTL_MIN),
         }
     }
@@ -296,7 +297,7 @@ impl Part<'_> {
                     let asked = self.requests.iter();
                     let asked = asked.filter(|(_, other)| other.claim == Some(claim));
                     let asked = asked.map(|(_, other)| other.sent).min().unwrap_or(0);
-                    let is_sure = *at < self.unsure_from(asked);
+                    let is_sure = *at < self.unsure_from(claim, asked);
                     (is_of_one && is_of_store && is_sure && refusal.is_loss())
                         .then_some(Step::NotHeld { claim })
                 }
@@ -305,8 +306,11 @@ impl Part<'_> {
                         let mut all = leases.iter();
                         all.position(|lease| lease.fence == *fence)
                     };
-                    Some(Step::Evict {
-                        holders: sorted(fences.iter().filter_map(of_fence)),
+                    let holders = sorted(fences.iter().filter_map(of_fence));
+                    Some(match holders.is_empty() {
+                        // It changes nothing, and may have come before a grant that it was still in progress at.
+                        true => Step::View { holders },
+                        false => Step::Evict { holders },
                     })
                 }
                 (_, Answer::Queued | Answer::Evicted(_)) | (None, _) => None,

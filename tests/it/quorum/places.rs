@@ -1,0 +1,33 @@
+//! Places in the queues: a claim that waits has one at all nodes, whatever one of them has forgotten.
+
+use std::time::Duration;
+
+use super::nodes::Process;
+use crate::support::fixture::{Waiter, claim, rival};
+use crate::support::scripted_store::Fate;
+
+/// A client repeats its request, which does not say where the claim was, and one node does not know it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_requested_again_keeps_its_place_although_a_node_has_forgotten_it() {
+    for forgetful in 0..3 {
+        for slow in (0..3).filter(|slow| *slow != forgetful) {
+            let process = Process::alone();
+            let holding = claim();
+            process.fixture.granted(&holding).await;
+            let [mut first, mut second] = [rival(&holding), rival(&holding)].map(Waiter::new);
+            process.without(&[forgetful]);
+            let waiting = process.fixture.still_waits(&mut first).await;
+            process.without(&[]);
+            process.fixture.still_waits(&mut second).await;
+            process.meets(&[slow], &Fate::Late(Duration::from_millis(10)));
+            let mut again = first.again();
+            let still = process.fixture.still_waits(&mut again).await;
+            assert_eq!(still.ticket.sequence, waiting.ticket.sequence);
+            process.without(&[]);
+            process.settled().await;
+            process.fixture.freed(&holding).await;
+            process.fixture.still_waits(&mut second).await;
+            process.fixture.granted_after_wait(&mut again).await;
+        }
+    }
+}

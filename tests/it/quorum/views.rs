@@ -1,0 +1,158 @@
+//! Views of a lock whose nodes have one lease with different tokens: they show its claim once, and not by a token that it
+//! does not keep.
+
+use std::time::Duration;
+
+use leasehold::domain::{Claim, EventKind, Holder, LockState};
+use leasehold::store::{ListQuery, LockStore};
+use tokio::time::sleep;
+
+use super::nodes::{Process, stores};
+use crate::support::fixture::{
+    claim, claim_on, deadlines, holders_in_the_way, in_mode, lock_of, only, permits, reader, rival,
+};
+use crate::support::scripted_store::Fate;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A process that cannot reach the last node, and the claims that the first two nodes have with tokens of their own.
+async fn with_different_tokens(claims: &[Claim]) -> Process {
+    let process = Process::on(&stores(&[HOUR, Duration::ZERO, Duration::ZERO]));
+    for claim in claims {
+        process.leave_at(0, claim).await;
+        process.leave_at(1, claim).await;
+    }
+    process.without(&[2]);
+    process
+}
+
+/// The holders of the only lock in a listing.
+async fn listed(process: &Process, claim: &Claim) -> Vec<Holder> {
+    let query = ListQuery {
+        prefix: lock_of(claim).as_str().to_owned(),
+        within: None,
+        after: None,
+        snapshot: None,
+        page_size: 10,
+    };
+    match only(process.fixture.listed(&query).await.locks).state {
+        LockState::Held(holders) => {
+            assert_eq!(holders.total, holders.listed.len() as u64);
+            holders.listed
+        }
+        other => panic!("it is held, but: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_shown_once_although_nodes_have_it_with_different_tokens() {
+    for claim in [claim(), reader(&claim()), in_mode(&claim(), permits(1, 1))] {
+        let process = with_different_tokens(&[claim.clone()]).await;
+        let proposed = process.fences_at_nodes(&claim).await;
+        let largest = proposed.into_iter().max();
+        let contender = claim_on(lock_of(&claim));
+        let in_the_way = holders_in_the_way(process.fixture.acquire(&contender).await);
+        assert_eq!(in_the_way.total, 1);
+        let evict = process.quorum.evict(lock_of(&claim), "test", deadlines());
+        let seen = [
+            only(process.fixture.holders(lock_of(&claim)).await),
+            only(listed(&process, &claim).await),
+            only(in_the_way.listed),
+            only(evict.await.expect("a majority answers").holders.listed),
+        ];
+        for holder in seen {
+            assert_eq!(Some(holder.fence.get()), largest);
+            assert_eq!(holder.claim, claim.token.digest(lock_of(&claim)));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_share_a_lock_are_shown_once_each() {
+    let first = reader(&claim());
+    let claims = [
+        first.clone(),
+        reader(&rival(&first)),
+        reader(&rival(&first)),
+    ];
+    let process = with_different_tokens(&claims).await;
+    let mut shown: Vec<_> = process.fixture.holders(lock_of(&first)).await;
+    shown.sort_unstable_by_key(|holder| holder.claim);
+    let mut expected = claims.map(|claim| claim.token.digest(lock_of(&claim)));
+    expected.sort_unstable();
+    let shown: Vec<_> = shown.into_iter().map(|holder| holder.claim).collect();
+    assert_eq!(shown, expected);
+}
+
+/// Contenders that have one node each; the last node does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_view_shows_no_two_claims_that_exclude_each_other() {
+    let first = claim();
+    for (one, other) in [
+        (first.clone(), rival(&first)),
+        (first.clone(), reader(&rival(&first))),
+        (
+            in_mode(&first, permits(1, 2)),
+            in_mode(&rival(&first), permits(1, 3)),
+        ),
+    ] {
+        let process = Process::alone();
+        process.leave_at(0, &one).await;
+        sleep(Duration::from_millis(5)).await;
+        process.leave_at(1, &other).await;
+        process.without(&[2]);
+        let shown = only(process.fixture.holders(lock_of(&first)).await).claim;
+        assert_eq!(
+            shown,
+            one.token.digest(lock_of(&first)),
+            "it was there first"
+        );
+        assert_eq!(only(listed(&process, &first).await).claim, shown);
+    }
+}
+
+/// The first node proposes the larger token, but its answer is late, so the others decide.
+#[tokio::test(start_paused = true)]
+async fn a_view_shows_the_token_of_the_grant_while_a_node_has_its_own() {
+    for is_listed in [false, true] {
+        let shared = stores(&[HOUR, Duration::ZERO, Duration::ZERO]);
+        let [viewing, granting] = [Process::on(&shared), Process::on(&shared)];
+        viewing.quorum.set_event_delivery(true).await;
+        viewing.without(&[2]);
+        granting.meets(&[0], &Fate::Late(Duration::from_millis(40)));
+        let claim = claim();
+        let decided = granting.fixture.granted(&claim).await.holder.fence;
+        let proposed = granting.fences_at_nodes(&claim).await;
+        assert!(decided.get() < proposed[0], "{decided}, {proposed:?}");
+        let shown = match is_listed {
+            false => viewing.fixture.holders(lock_of(&claim)).await,
+            true => listed(&viewing, &claim).await,
+        };
+        assert_eq!(only(shown).fence, decided);
+        let events = viewing.fixture.listener().events_of(lock_of(&claim));
+        let acquired = events
+            .iter()
+            .filter(|event| event.kind == EventKind::Acquired);
+        let fences: Vec<_> = acquired.map(|event| event.fence).collect();
+        assert_eq!(fences, [Some(decided)], "watchers get it once");
+    }
+}
+
+/// The process that was granted the lock has ended before all nodes had its token.
+#[tokio::test(start_paused = true)]
+async fn a_view_shows_the_token_that_a_majority_has_whatever_else_is_at_a_node() {
+    let process = Process::on(&stores(&[HOUR, Duration::ZERO, Duration::ZERO]));
+    let claim = claim();
+    process.without(&[0]);
+    let decided = process.fixture.granted(&claim).await.holder.fence;
+    process.settled().await;
+    process.leave_at(0, &claim).await;
+    process.without(&[]);
+    assert_eq!(
+        only(process.fixture.holders(lock_of(&claim)).await).fence,
+        decided
+    );
+    assert_eq!(only(listed(&process, &claim).await).fence, decided);
+    let blocked = process.fixture.acquire(&rival(&claim)).await;
+    assert_eq!(only(holders_in_the_way(blocked).listed).fence, decided);
+}
