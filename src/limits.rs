@@ -3,6 +3,7 @@
 //! here.
 
 mod gate;
+mod leases;
 mod rate;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::telemetry::Metrics;
 pub use gate::{Gate, Passed, Slot};
+pub use leases::LeaseBudget;
 pub use rate::{BucketEmpty, BucketLevel, RequestBucket};
 
 /// An amount that may be in use at once. Clones share it.
@@ -204,13 +206,15 @@ pub enum Limit {
     RequestRatePerPrincipal,
     /// Places in queues, of waiters of one principal.
     WaitersPerPrincipal,
+    /// Leases of one principal.
+    LocksPerPrincipal,
     /// Leases and places in queues that the embedded store keeps.
     Locks,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::TlsHandshakesPerPeer,
@@ -245,6 +249,7 @@ impl Limit {
         Self::WaitersPerLock,
         Self::RequestRatePerPrincipal,
         Self::WaitersPerPrincipal,
+        Self::LocksPerPrincipal,
         Self::Locks,
     ];
 
@@ -286,6 +291,7 @@ impl Limit {
             Self::WaitersPerLock => "waiters_per_lock",
             Self::RequestRatePerPrincipal => "request_rate_per_principal",
             Self::WaitersPerPrincipal => "waiters_per_principal",
+            Self::LocksPerPrincipal => "locks_per_principal",
             Self::Locks => "locks",
         }
     }

@@ -2,8 +2,8 @@
 //! and releases are never refused here: a client that cannot send them loses a lock, or blocks it for others. They have
 //! limits of their own, in [`admission`](crate::http::admission).
 //!
-//! What is counted is counted by each process for itself, so a principal that uses three processes may have three times as
-//! much. Locks that are held are not counted: only the store knows them all, and keeps no count by principal.
+//! Requests and waiters are counted by each process for itself, so a principal that uses three processes may have three
+//! times as many. Locks that are held are counted by the store, for all processes: the service asks it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use axum::response::Response;
 
 use super::Principal;
 use crate::config::Quota;
-use crate::domain::{Bounds, Claim, InvalidField, Metadata, Ttl};
+use crate::domain::{Bounds, Claim, InvalidField, LeaseQuota, Metadata, Ttl};
 use crate::http::app::App;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
-use crate::limits::{BucketLevel, Budget, Limit, RequestBucket};
+use crate::limits::{BucketLevel, Budget, LeaseBudget, Limit, RequestBucket};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -31,13 +31,19 @@ pub(super) struct PrincipalQuota {
     quota: Quota,
     requests: Option<Arc<RequestBucket>>,
     places: Option<Budget>,
+    leases: Option<LeaseBudget>,
 }
 
 impl PrincipalQuota {
-    pub(super) fn new(quota: &Quota) -> Self {
+    fn new(principal: &str, quota: &Quota) -> Self {
+        let leases = quota.locks_max.map(|leases_max| LeaseQuota {
+            principal: principal.into(),
+            leases_max,
+        });
         Self {
             requests: quota.requests.map(RequestBucket::new).map(Arc::new),
             places: quota.waiters_max.map(Budget::new),
+            leases: leases.map(LeaseBudget::new),
             quota: quota.clone(),
         }
     }
@@ -49,11 +55,11 @@ impl PrincipalQuota {
 
     /// What `known` is, if it is of the same quota, else a new one. What is equal in both stays in use: a longer TTL fills
     /// no bucket.
-    pub(super) fn of(quota: &Quota, known: Option<&Arc<Self>>) -> Arc<Self> {
+    pub(super) fn of(principal: &str, quota: &Quota, known: Option<&Arc<Self>>) -> Arc<Self> {
         match known {
             Some(known) if known.quota == *quota => Arc::clone(known),
-            Some(known) => Arc::new(Self::new(quota).with_counts_of(known)),
-            None => Arc::new(Self::new(quota)),
+            Some(known) => Arc::new(Self::new(principal, quota).with_counts_of(known)),
+            None => Arc::new(Self::new(principal, quota)),
         }
     }
 
@@ -122,7 +128,12 @@ impl Requester {
         self.principal.as_ref()?.quota().places.as_ref()
     }
 
-    /// Checks the length of what the store would keep for a claim of this sender.
+    /// The leases that its principal may have; `None` if they are not limited.
+    pub(in crate::http) fn leases(&self) -> Option<&LeaseBudget> {
+        self.principal.as_ref()?.quota().leases.as_ref()
+    }
+
+    /// Checks the length of what the store would keep for a claim of this sender, and that it may have so many locks.
     pub(in crate::http) fn permit_size(&self, claim: &Claim) -> Result<(), Problem> {
         let Some((principal, quota)) = self.principal.as_ref().zip(self.quota()) else {
             return Ok(());
@@ -132,6 +143,14 @@ impl Requester {
             if let Some(name) = names.find(|name| name.as_str().len() > bytes_max) {
                 return Err(Problem::name_over_quota(principal.name(), name, bytes_max));
             }
+        }
+        if let Some(locks_max) = quota.locks_max.filter(|max| claim.names.len() > *max) {
+            let problem = format!(
+                "{} locks are too many; the principal {} may hold at most {locks_max}",
+                claim.names.len(),
+                principal.name()
+            );
+            return Err(Problem::field("names", problem));
         }
         let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
         match quota.metadata_bytes_max {
