@@ -34,35 +34,43 @@ local function full_ms()
     return math.max(until_ms - now_ms, 1)
 end
 
--- A bounded number of them: what stays is not counted either.
-local expired = call('ZRANGEBYSCORE', counted, '-inf', alive - 1, 'LIMIT', 0, REAPED_MAX)
 if step == COUNT_CHECK or step == COUNT_TAKE then
     local left_ms = full_ms()
     if left_ms then
         return { request, 0, left_ms }
     end
 end
-if expired[1] then
-    call('ZREM', counted, unpack(expired))
-end
 if step == COUNT_TAKE or step == COUNT_KEEP then
-    -- PEXPIRE first: it is allowed when memory is full, and a script that has written may keep writing.
-    local kept_ms = math.max(call('PTTL', counted), lasts_ms)
-    call('PEXPIRE', counted, kept_ms)
+    local entries = {}
     for i = 6, #ARGV do
         local before, after = attempt_of(ARGV[i]), tonumber(attempt)
         -- A grant that was replayed or renewed before it was counted is final.
         if not after or step == COUNT_TAKE and before == 0 then
             after = before or 0
         end
-        call('ZADD', counted, alive + lasts_ms * COUNT_ATTEMPTS + after, ARGV[i])
+        entries[#entries + 1] = alive + lasts_ms * COUNT_ATTEMPTS + after
+        entries[#entries + 1] = ARGV[i]
     end
+    -- PEXPIRE first: it is allowed when memory is full, and a script that has written may keep writing.
+    local kept_ms = math.max(call('PTTL', counted), lasts_ms)
     call('PEXPIRE', counted, kept_ms)
+    call('ZADD', counted, unpack(entries))
+    call('PEXPIRE', counted, kept_ms)
+    -- A bounded number of them: what stays is not counted either.
+    local expired = call('ZRANGEBYSCORE', counted, '-inf', alive - 1, 'LIMIT', 0, REAPED_MAX)
+    if expired[1] then
+        call('ZREM', counted, unpack(expired))
+    end
 elseif step == COUNT_UNDO or step == COUNT_END then
+    local ended = {}
     for i = 6, #ARGV do
         if step == COUNT_END or attempt_of(ARGV[i]) == tonumber(attempt) then
-            call('ZREM', counted, ARGV[i])
+            ended[#ended + 1] = ARGV[i]
         end
+    end
+    -- At once, because the key is gone with its last entry: in a slot that moves, another command would fail then.
+    if ended[1] then
+        call('ZREM', counted, unpack(ended))
     end
 end
 return { request, 1 }
