@@ -202,6 +202,8 @@ pub enum Limit {
     Waiters,
     /// Places in the queue of one lock.
     WaitersPerLock,
+    /// Requests per second of all clients, except renewals and releases.
+    RequestRate,
     /// Requests per second of one principal, except renewals and releases.
     RequestRatePerPrincipal,
     /// Places in queues, of waiters of one principal.
@@ -214,7 +216,7 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::TlsHandshakesPerPeer,
@@ -247,6 +249,7 @@ impl Limit {
         Self::WaitersPerPeer,
         Self::Waiters,
         Self::WaitersPerLock,
+        Self::RequestRate,
         Self::RequestRatePerPrincipal,
         Self::WaitersPerPrincipal,
         Self::LocksPerPrincipal,
@@ -289,6 +292,7 @@ impl Limit {
             Self::WaitersPerPeer => "waiters_per_peer",
             Self::Waiters => "waiters",
             Self::WaitersPerLock => "waiters_per_lock",
+            Self::RequestRate => "request_rate",
             Self::RequestRatePerPrincipal => "request_rate_per_principal",
             Self::WaitersPerPrincipal => "waiters_per_principal",
             Self::LocksPerPrincipal => "locks_per_principal",

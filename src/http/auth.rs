@@ -197,7 +197,7 @@ const READS_ONLY: &str =
 /// The answer is there at once, except for a token with a key that is just being read.
 pub(super) fn admit(app: &App, request: Request) -> Admitted {
     let Access::Keys(keys, failures) = &app.settings().access else {
-        return Either::Left(ready(Ok(request)));
+        return Either::Left(ready(app.count_of_anybody(request)));
     };
     let arrived = Instant::now();
     let found = sender(keys, failures, &request);
@@ -322,14 +322,14 @@ fn let_in(
     if !request.headers().contains_key(AUTHORIZATION) {
         browsers::screen_certificate(&request)?;
     }
-    let level = app.count_request(&principal, request.method())?;
+    let rate_limit = app.count_request(Some(&principal), request.method())?;
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
     let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
     let problem = is_refused.then(|| refusal(keys, &principal, Verb::Acquire, ""));
     if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
         requester.principal = Some(principal);
-        requester.rate_limit = level.map(RateLimit);
+        requester.rate_limit = rate_limit;
         if is_refused {
             app.audit_refusal(requester, Verb::Acquire, None);
         }

@@ -75,25 +75,41 @@ impl PrincipalQuota {
 }
 
 impl App {
-    /// Counts a request of this principal. Returns what is left of its quota of requests, if it has one and the request
-    /// counts.
+    /// Counts a request, in the quota of its principal and then in that of all clients. Returns what is left of them, if it
+    /// counts in any.
     pub(super) fn count_request(
         &self,
-        principal: &Principal,
+        principal: Option<&Principal>,
         method: &Method,
-    ) -> Result<Option<BucketLevel>, Problem> {
-        let Some(bucket) = principal
-            .quota()
-            .requests
-            .as_ref()
-            .filter(|_| counts(method))
-        else {
+    ) -> Result<Option<RateLimit>, Problem> {
+        if !counts(method) {
             return Ok(None);
-        };
-        bucket.take().map(Some).map_err(|empty| {
-            self.refusals().count(Limit::RequestRatePerPrincipal);
-            Problem::too_many_requests(principal.name(), empty)
-        })
+        }
+        let mut left = RateLimit::default();
+        if let Some((principal, bucket)) =
+            principal.and_then(|it| Some((it, it.quota().requests.as_ref()?)))
+        {
+            left.of_principal = Some(bucket.take().map_err(|empty| {
+                self.refusals().count(Limit::RequestRatePerPrincipal);
+                Problem::too_many_requests(principal.name(), empty)
+            })?);
+        }
+        if let Some(bucket) = self.requests() {
+            left.of_all = Some(bucket.take().map_err(|empty| {
+                self.refusals().count(Limit::RequestRate);
+                Problem::too_many_requests_of_all(left, empty)
+            })?);
+        }
+        Ok((!left.is_unlimited()).then_some(left))
+    }
+
+    /// Counts a request on a service without keys.
+    pub(super) fn count_of_anybody(&self, mut request: Request) -> Result<Request, Problem> {
+        let rate_limit = self.count_request(None, request.method())?;
+        if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
+            requester.rate_limit = rate_limit;
+        }
+        Ok(request)
     }
 
     /// The bounds of a claim of this sender.
@@ -174,9 +190,12 @@ fn counts(method: &Method) -> bool {
     !is_release && *method != Method::PUT
 }
 
-/// What is left of the quota, passed from the check of the key to the headers of the response.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::http) struct RateLimit(pub(in crate::http) BucketLevel);
+/// What is left of the quotas of requests, passed from the check of the key to the headers of the response.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::http) struct RateLimit {
+    pub(in crate::http) of_principal: Option<BucketLevel>,
+    pub(in crate::http) of_all: Option<BucketLevel>,
+}
 
 impl RateLimit {
     /// That of a request whose key has been checked.
@@ -184,23 +203,34 @@ impl RateLimit {
         request.extensions().get::<Requester>()?.rate_limit
     }
 
+    fn is_unlimited(self) -> bool {
+        self.of_principal.is_none() && self.of_all.is_none()
+    }
+
     /// Adds itself to the response for the outermost layer.
     pub(in crate::http) fn attach_to(self, response: &mut Response) {
         response.extensions_mut().insert(self);
     }
 
-    /// Adds the headers of draft-ietf-httpapi-ratelimit-headers-10: the policy that is in force, and what is left of it.
+    /// Adds the headers of draft-ietf-httpapi-ratelimit-headers-10: the policies that are in force, and what is left of
+    /// each.
     pub(in crate::http) fn write(self, headers: &mut HeaderMap) {
-        let Self(level) = self;
-        let (burst, per_second) = (level.rate.burst.get(), level.rate.per_second.get());
-        let window_seconds = burst.div_ceil(per_second);
-        let full_in = level.full_in();
-        let full_in_seconds = full_in.as_secs() + u64::from(full_in.subsec_nanos() > 0);
-        let remaining = level.remaining;
-        let policy = format!("\"requests\";q={burst};w={window_seconds}");
-        let limit = format!("\"requests\";r={remaining};t={full_in_seconds}");
-        for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, limit)] {
-            let value = HeaderValue::try_from(value).expect("it is printable ASCII");
+        let levels = [("requests", self.of_principal), ("all", self.of_all)];
+        let (mut policies, mut limits) = (Vec::new(), Vec::new());
+        for (name, level) in levels {
+            let Some(level) = level else {
+                continue;
+            };
+            let (burst, per_second) = (level.rate.burst.get(), level.rate.per_second.get());
+            let window_seconds = burst.div_ceil(per_second);
+            let full_in = level.full_in();
+            let full_in_seconds = full_in.as_secs() + u64::from(full_in.subsec_nanos() > 0);
+            let remaining = level.remaining;
+            policies.push(format!("\"{name}\";q={burst};w={window_seconds}"));
+            limits.push(format!("\"{name}\";r={remaining};t={full_in_seconds}"));
+        }
+        for (name, values) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
+            let value = HeaderValue::try_from(values.join(", ")).expect("it is printable ASCII");
             headers.insert(name, value);
         }
     }

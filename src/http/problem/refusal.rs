@@ -152,6 +152,10 @@ impl Problem {
                 Code::RateLimited,
                 "this address has reached its limit of requests in flight",
             ),
+            Limit::RequestRate => (
+                Code::QuotaExceeded,
+                "all clients together have used up the requests of this process",
+            ),
             Limit::RequestRatePerPrincipal
             | Limit::WaitersPerPrincipal
             | Limit::LocksPerPrincipal => {

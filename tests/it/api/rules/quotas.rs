@@ -1,6 +1,10 @@
 //! The quotas of principals: what is refused beyond them, and what never is.
 
+use std::num::NonZeroU32;
+
 use axum::http::HeaderMap;
+use leasehold::config::RequestRate;
+use leasehold::http::{Access, Failures};
 
 use super::{api_with, by, install, ring};
 use crate::api::support::{Answer, Api, Call, delete, get, post, put};
@@ -265,6 +269,56 @@ async fn a_principal_has_no_more_waiters_than_its_quota_permits() {
     for task in waiting.into_iter().chain([other]) {
         task.abort();
     }
+}
+
+/// Whoever sends them: there may be no keys at all.
+#[tokio::test]
+async fn all_clients_together_send_no_more_requests_than_the_process_permits() {
+    let number = |number| NonZeroU32::new(number).expect("not zero");
+    let rate = RequestRate {
+        per_second: number(1),
+        burst: number(5),
+    };
+    let open = Api::with(|settings| settings.requests = Some(rate)).await;
+    let held = open.send(post("/locks/held?ttl=1h")).await;
+    assert_eq!(held.status, 201, "{}", held.text());
+    assert_eq!(held.header("ratelimit-policy"), "\"all\";q=5;w=5");
+    assert_eq!(held.header("ratelimit"), "\"all\";r=4;t=1");
+    let mut refused = None;
+    for _ in 0..FLOOD {
+        let answer = open.send(get("/locks/a")).await;
+        if answer.status == 429 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("there were more requests than the process permits");
+    assert_eq!(refused.code(), "quota_exceeded");
+    assert_eq!(refused.json()["quota"], "server.requests_per_second");
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(refused.header("ratelimit"), "\"all\";r=0;t=5");
+    let token = held.header("lock-token");
+    for _ in 0..20 {
+        assert_eq!(open.send(put("/locks/held").token(token)).await.status, 200);
+    }
+    assert_eq!(
+        open.send(delete("/locks/held").token(token)).await.status,
+        204
+    );
+
+    // The quotas of principals count beside it.
+    let ring = ring(&file("requests_per_second = 1000"));
+    let api = Api::with(|settings| {
+        settings.access = Access::Keys(ring, Failures::new(20));
+        settings.requests = Some(rate);
+    })
+    .await;
+    let first = api.send(greedy(get("/locks/a"))).await;
+    let policies = "\"requests\";q=1000;w=1, \"all\";q=5;w=5";
+    assert_eq!(first.header("ratelimit-policy"), policies);
+    let flood = flood(&api, || get("/locks/a")).await;
+    assert_eq!(flood.refusal.json()["quota"], "server.requests_per_second");
+    assert_eq!(flood.refusal.header("ratelimit-policy"), policies);
 }
 
 #[tokio::test]
