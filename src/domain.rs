@@ -7,6 +7,7 @@ pub mod claim;
 pub mod duration;
 pub mod event;
 pub mod lease;
+pub mod lease_quota;
 pub mod mode;
 pub mod name;
 pub mod outcome;
@@ -20,6 +21,7 @@ pub use claim::{
 };
 pub use event::{EventKind, LockEvent};
 pub use lease::{AnswerRoom, Fence, Holder, Holders, Lease, PageRoom, Timestamp};
+pub use lease_quota::{CountOutcome, CountStep, LeaseQuota, UndoneBy};
 pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{

@@ -96,27 +96,25 @@ fn guarded(app: &App) -> Router<App> {
     with_key(app, routes)
 }
 
-/// Adds the key check to the routes, where keys are configured.
+/// Adds the check of the key and of the rate of requests to the routes, where one is configured.
 fn with_key(app: &App, routes: Router<App>) -> Router<App> {
-    match &app.settings().access {
-        Access::Keys(..) => {
-            let app = app.clone();
-            routes.route_layer(from_fn(move |request: Request, next: Next| {
-                let admitted = auth::admit(&app, request);
-                async move {
-                    // A refusal here has no such headers, but for that of the quota itself.
-                    let request = admitted.await?;
-                    let rate_limit = RateLimit::of(&request);
-                    let mut response = next.run(request).await;
-                    if let Some(rate_limit) = rate_limit {
-                        rate_limit.attach_to(&mut response);
-                    }
-                    Ok::<_, Problem>(response)
-                }
-            }))
-        }
-        Access::Open(_) => routes,
+    if matches!(app.settings().access, Access::Open(_)) && app.requests().is_none() {
+        return routes;
     }
+    let app = app.clone();
+    routes.route_layer(from_fn(move |request: Request, next: Next| {
+        let admitted = auth::admit(&app, request);
+        async move {
+            // A refusal here has no such headers, but for that of the quota itself.
+            let request = admitted.await?;
+            let rate_limit = RateLimit::of(&request);
+            let mut response = next.run(request).await;
+            if let Some(rate_limit) = rate_limit {
+                rate_limit.attach_to(&mut response);
+            }
+            Ok::<_, Problem>(response)
+        }
+    }))
 }
 
 fn metrics() -> Router<App> {

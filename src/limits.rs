@@ -3,6 +3,7 @@
 //! here.
 
 mod gate;
+mod leases;
 mod rate;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::telemetry::Metrics;
 pub use gate::{Gate, Passed, Slot};
+pub use leases::LeaseBudget;
 pub use rate::{BucketEmpty, BucketLevel, RequestBucket};
 
 /// An amount that may be in use at once. Clones share it.
@@ -200,17 +202,21 @@ pub enum Limit {
     Waiters,
     /// Places in the queue of one lock.
     WaitersPerLock,
+    /// Requests per second of all clients, except renewals and releases.
+    RequestRate,
     /// Requests per second of one principal, except renewals and releases.
     RequestRatePerPrincipal,
     /// Places in queues, of waiters of one principal.
     WaitersPerPrincipal,
+    /// Leases of one principal.
+    LocksPerPrincipal,
     /// Leases and places in queues that the embedded store keeps.
     Locks,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::TlsHandshakesPerPeer,
@@ -243,8 +249,10 @@ impl Limit {
         Self::WaitersPerPeer,
         Self::Waiters,
         Self::WaitersPerLock,
+        Self::RequestRate,
         Self::RequestRatePerPrincipal,
         Self::WaitersPerPrincipal,
+        Self::LocksPerPrincipal,
         Self::Locks,
     ];
 
@@ -284,8 +292,10 @@ impl Limit {
             Self::WaitersPerPeer => "waiters_per_peer",
             Self::Waiters => "waiters",
             Self::WaitersPerLock => "waiters_per_lock",
+            Self::RequestRate => "request_rate",
             Self::RequestRatePerPrincipal => "request_rate_per_principal",
             Self::WaitersPerPrincipal => "waiters_per_principal",
+            Self::LocksPerPrincipal => "locks_per_principal",
             Self::Locks => "locks",
         }
     }

@@ -10,6 +10,7 @@ mod background;
 mod events;
 mod held;
 mod hold;
+mod lease_counts;
 mod listed_holders;
 mod local_waiters;
 pub mod metrics;
@@ -30,7 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
 use crate::domain::{Claim, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, Token};
-use crate::limits::{Gate, Slot};
+use crate::limits::{Gate, LeaseBudget, Slot};
 use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
 pub use acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, NotGranted, QueueFull};
@@ -188,10 +189,11 @@ impl LockService {
         token: Token,
         change: RenewOptions,
     ) -> Result<Renewed, StoreError> {
-        let inner = Arc::clone(&self.inner);
+        let (inner, leases) = (Arc::clone(&self.inner), self.slot.leases().cloned());
         Detached::new(self, async move {
             let (_, deadline) = inner.start();
-            inner.renew(&names, token, change, deadline).await
+            let leases = leases.as_ref();
+            inner.renew(&names, token, change, leases, deadline).await
         })
         .await
     }
@@ -283,18 +285,23 @@ impl ServiceShared {
         (now, Deadlines { step, end })
     }
 
-    /// Renews leases. Their remaining times are as of now.
+    /// Renews leases of a principal that may have so many. Their remaining times are as of now.
     async fn renew(
         &self,
         names: &LockNames,
         token: Token,
         options: RenewOptions,
+        leases: Option<&LeaseBudget>,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let sent = Instant::now();
         let answer = self.store.renew(names, token, options, deadline).await;
         self.metrics.renew(sent.elapsed(), &answer);
         let mut renewed = answer?;
+        if let Some(leases) = leases {
+            let claim = (&**names, token);
+            Box::pin(self.recount_renewed(leases, claim, options, &renewed)).await;
+        }
         if let Renewed::Extended(renewals) = &mut renewed {
             acquire::subtract_elapsed(renewals.iter_mut().map(|renewal| &mut renewal.lease), sent)?;
         }

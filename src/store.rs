@@ -4,6 +4,7 @@
 //! chooses the store and states what it needs.
 
 pub mod assignment;
+pub mod counting;
 mod error;
 pub mod file;
 pub mod memory;
@@ -26,6 +27,7 @@ use crate::domain::{
     SuspendOptions, Suspended, Token,
 };
 
+pub use counting::CountLeases;
 pub use error::{Fault, StoreError};
 
 /// How long the tombstone of an ended claim is kept, so that late or repeated requests with its token learn of the end.
@@ -86,7 +88,7 @@ pub type StoreResult<T> = Result<T, StoreError>;
 /// Dropping a future leaves the outcome unknown. A caller that may drop one must be ready to
 /// [`withdraw`](Self::withdraw).
 #[async_trait]
-pub trait LockStore: Send + Sync + fmt::Debug {
+pub trait LockStore: CountLeases + Send + Sync + fmt::Debug {
     /// Grants its locks to the claim if nothing is in the way, or returns why not.
     ///
     /// With a `request`, a claim that cannot be granted is enqueued, or keeps its place. Each poll of the same request

@@ -186,26 +186,21 @@ impl Keys {
         for (name, key) in self.all() {
             check(&key.secret).map_err(|problem| (name, problem))?;
         }
-        let has_certificates = |principal: &&PrincipalEntry| !principal.certificates.is_empty();
-        let known_by_certificate = self.principals().find(has_certificates);
-        if let Some(principal) = known_by_certificate.filter(|_| !self.asks_for_certificates) {
-            let problem = format!(
-                "{} has certificates, and clients are not asked for theirs; set {}",
-                principal.name,
-                server_tls::CLIENT_CA_FILE
-            );
-            return Err((KEYS_FILE, problem));
-        }
-        let has_subjects = |principal: &&PrincipalEntry| !principal.subjects.is_empty();
-        let known_by_token = self.principals().find(has_subjects);
-        if let Some(principal) = known_by_token.filter(|_| !self.accepts_tokens) {
-            let problem = format!(
-                "{} has subjects, and no tokens are accepted; set {}",
-                principal.name,
-                jwt::ISSUER
-            );
-            return Err((KEYS_FILE, problem));
-        }
+        self.check_known_by(
+            ("certificates", |principal| {
+                !principal.certificates.is_empty()
+            }),
+            (
+                self.asks_for_certificates,
+                "clients are not asked for theirs",
+            ),
+            server_tls::CLIENT_CA_FILE,
+        )?;
+        self.check_known_by(
+            ("subjects", |principal| !principal.subjects.is_empty()),
+            (self.accepts_tokens, "no tokens are accepted"),
+            jwt::ISSUER,
+        )?;
         let all: Vec<_> = self.all().collect();
         for (index, (name, key)) in all.iter().enumerate() {
             let same = all[..index]
@@ -225,6 +220,23 @@ impl Keys {
             }
         }
         Ok(self)
+    }
+
+    /// Checks that no principal waits for clients that show what this service does not look at, without this setting.
+    fn check_known_by(
+        &self,
+        (what, has_some): (&str, fn(&PrincipalEntry) -> bool),
+        (is_accepted, why_not): (bool, &str),
+        setting: &str,
+    ) -> Result<(), (&'static str, String)> {
+        let mut principals = self.principals();
+        match principals.find(|principal| !is_accepted && has_some(principal)) {
+            None => Ok(()),
+            Some(PrincipalEntry { name, .. }) => {
+                let problem = format!("{name} has {what}, and {why_not}; set {setting}");
+                Err((KEYS_FILE, problem))
+            }
+        }
     }
 }
 

@@ -192,52 +192,50 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn certificates(table: &Section<'_>) -> Result<Vec<CertificateName>, ConfigError> {
-    let texts = table.texts("certificates")?;
-    if texts.len() > CERTIFICATES_MAX {
-        let problem = format!(
-            "has {} names; at most {CERTIFICATES_MAX} are allowed",
-            texts.len()
-        );
-        return Err(table.invalid("certificates", problem));
-    }
-    let mut names = Vec::with_capacity(texts.len());
-    for (text, offset) in texts {
-        let name = CertificateName::parse(text)
-            .map_err(|problem| table.invalid_at(offset, "certificates", problem))?;
-        if names.contains(&name) {
-            let problem = "has the same name twice; leave one out";
-            return Err(table.invalid_at(offset, "certificates", problem));
-        }
-        names.push(name);
-    }
-    Ok(names)
+    let at_most = (CERTIFICATES_MAX, "name");
+    distinct(table, "certificates", at_most, CertificateName::parse)
 }
 
 /// Subjects are compared as a whole: part of one is chosen by whoever may create the account that it names.
 fn subjects(table: &Section<'_>) -> Result<Vec<String>, ConfigError> {
-    let texts = table.texts("subjects")?;
-    if texts.len() > SUBJECTS_MAX {
-        let problem = format!(
-            "has {} subjects; at most {SUBJECTS_MAX} are allowed",
-            texts.len()
-        );
-        return Err(table.invalid("subjects", problem));
-    }
-    let mut subjects = Vec::with_capacity(texts.len());
-    for (text, offset) in texts {
-        let problem = if text.is_empty() || text.len() > SUBJECT_BYTES_MAX {
-            format!("has a subject that does not have 1 to {SUBJECT_BYTES_MAX} bytes")
+    distinct(table, "subjects", (SUBJECTS_MAX, "subject"), |text| {
+        if text.is_empty() || text.len() > SUBJECT_BYTES_MAX {
+            Err(format!(
+                "has a subject that does not have 1 to {SUBJECT_BYTES_MAX} bytes"
+            ))
         } else if text.contains('*') {
-            format!("\"{text}\" has a *, but subjects are compared as they are; list each of them")
-        } else if subjects.iter().any(|known| known == text) {
-            "has the same subject twice; leave one out".to_owned()
+            Err(format!(
+                "\"{text}\" has a *, but subjects are compared as they are; list each of them"
+            ))
         } else {
-            subjects.push(text.to_owned());
-            continue;
-        };
-        return Err(table.invalid_at(offset, "subjects", problem));
+            Ok(text.to_owned())
+        }
+    })
+}
+
+/// The texts in the array of this name as `parse` reads them, each once. There are at most `max`, called `noun`.
+fn distinct<T: PartialEq>(
+    table: &Section<'_>,
+    key: &str,
+    (max, noun): (usize, &str),
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, ConfigError> {
+    let texts = table.texts(key)?;
+    if texts.len() > max {
+        let problem = format!("has {} {noun}s; at most {max} are allowed", texts.len());
+        return Err(table.invalid(key, problem));
     }
-    Ok(subjects)
+    let mut values = Vec::with_capacity(texts.len());
+    for (text, offset) in texts {
+        let invalid = |problem| table.invalid_at(offset, key, problem);
+        let value = parse(text).map_err(invalid)?;
+        if values.contains(&value) {
+            let problem = format!("has the same {noun} twice; leave one out");
+            return Err(table.invalid_at(offset, key, problem));
+        }
+        values.push(value);
+    }
+    Ok(values)
 }
 
 fn keys(table: &Section<'_>, needs_none: bool) -> Result<Vec<KeyHash>, ConfigError> {

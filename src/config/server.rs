@@ -1,9 +1,11 @@
 //! Sockets, their limits and shutdown. `limits`, `server`, `http` and `service` enforce the limits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::error::{ConfigError, Origin};
+use super::keys_file::RequestRate;
 use super::listen::{ListenAddress, socket_mode};
 use super::settings::{BYTES_MAX, SERVED_MAX, Settings, UpperBound};
 
@@ -37,6 +39,8 @@ pub struct ServerConfig {
     pub http2_streams_max: u32,
     /// How many requests may be in flight at once.
     pub requests_max: usize,
+    /// How fast requests of all clients may come, without renewals and releases; `None` for as fast as they are answered.
+    pub requests: Option<RequestRate>,
     /// From the opening of a connection, or the first byte of a request, to the end of its head.
     pub header_read_timeout: Duration,
     /// From a response to the whole head of the next request.
@@ -89,6 +93,7 @@ impl ServerConfig {
             tls_handshakes_max: settings.count("server.tls_handshakes_max", SERVED_MAX)?,
             http2_streams_max: u32::try_from(streams).expect("it is below the limit"),
             requests_max: settings.count("server.requests_max", SERVED_MAX)?,
+            requests: requests(settings)?,
             header_read_timeout: settings.positive("server.header_read_timeout")?,
             idle_timeout: settings.positive("server.idle_timeout")?,
             body_timeout: settings.positive("server.body_timeout")?,
@@ -150,6 +155,16 @@ fn body_bytes(settings: &Settings) -> Result<(usize, usize), ConfigError> {
 fn share(settings: &Settings, name: &str) -> Result<Option<usize>, ConfigError> {
     let count = settings.whole(name, SERVED_MAX)?;
     Ok((count > 0).then_some(count))
+}
+
+/// A rate, with as many requests at once as in a second.
+fn requests(settings: &Settings) -> Result<Option<RequestRate>, ConfigError> {
+    let per_second = share(settings, "server.requests_per_second")?;
+    let per_second = per_second.and_then(|it| NonZeroU32::new(u32::try_from(it).ok()?));
+    Ok(per_second.map(|per_second| RequestRate {
+        per_second,
+        burst: per_second,
+    }))
 }
 
 /// A list of names in one text, so that a flag or a variable can set it too.

@@ -54,26 +54,23 @@ impl LockName {
     /// The bucket whose fencing counter serves this lock.
     #[must_use]
     pub fn bucket(&self) -> Bucket {
-        // The function and the number of buckets are frozen: as long as any store exists, a name must find its counter in
-        // the same bucket.
-        let hash = self.fingerprint();
-        let folded = hash ^ (hash >> 32);
-        Bucket(
-            u16::try_from(folded % Bucket::COUNT as u64)
-                .expect("a remainder of 1024 fits into 16 bits"),
-        )
+        Bucket::of(&self.0)
     }
 
     /// A number that tells names apart: the same in every process.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        // FNV-1a, 64 bits.
-        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-        for byte in self.0.bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-        hash
+        fingerprint(&self.0)
     }
+}
+
+fn fingerprint(text: &str) -> u64 {
+    // FNV-1a, 64 bits.
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in text.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash
 }
 
 /// Names sort and compare by their text, so a `&str` can look them up.
@@ -106,6 +103,18 @@ pub struct Bucket(u16);
 impl Bucket {
     /// The number of buckets; it never changes.
     pub const COUNT: usize = 1024;
+
+    /// The bucket of a name.
+    pub(super) fn of(name: &str) -> Self {
+        // The function and the number of buckets are frozen: as long as any store exists, a name must find its counter in
+        // the same bucket.
+        let hash = fingerprint(name);
+        let folded = hash ^ (hash >> 32);
+        Self(
+            u16::try_from(folded % Self::COUNT as u64)
+                .expect("a remainder of 1024 fits into 16 bits"),
+        )
+    }
 
     /// The bucket's number, from 0 to 1,023.
     #[must_use]

@@ -42,6 +42,11 @@ pub enum Refused {
         /// How long new grants wait.
         retry_in: Duration,
     },
+    /// The principal has as many leases as its quota permits. The service says so, with the count of the store.
+    TooManyLeases {
+        /// When there is room for the claim, if the principal renews nothing.
+        retry_in: Duration,
+    },
 }
 
 impl Acquired {

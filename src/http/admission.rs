@@ -159,6 +159,6 @@ impl App {
             self.refusals().count(limit);
             Problem::over_limit(limit)
         })?;
-        Ok(slot.with_places(requester.places().cloned()))
+        Ok(slot.with_quota(requester.places().cloned(), requester.leases().cloned()))
     }
 }

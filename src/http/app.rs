@@ -11,9 +11,9 @@ use super::log::LogSample;
 use super::metrics::HttpMetrics;
 use super::metrics_page::MetricsPage;
 use super::pages::IndexPages;
-use crate::config::{Config, LogRequests, StoreUrl};
+use crate::config::{Config, LogRequests, RequestRate, StoreUrl};
 use crate::domain::Bounds;
-use crate::limits::{Budget, Refusals};
+use crate::limits::{Budget, Refusals, RequestBucket};
 use crate::service::LockService;
 use crate::telemetry::{self, Build, Metrics};
 
@@ -33,6 +33,7 @@ struct AppShared {
     log_sample: LogSample,
     refusals: Refusals,
     admission: Admission,
+    requests: Option<RequestBucket>,
     answer_bytes: Budget,
     body_bytes: Budget,
 }
@@ -52,6 +53,8 @@ pub struct HttpSettings {
     pub answer_bytes_max: usize,
     /// How many operations may be in flight, not counting renewals, releases and listings.
     pub operations_max: usize,
+    /// How fast requests of all clients may come, without renewals and releases.
+    pub requests: Option<RequestRate>,
     /// How many listings may be in flight.
     pub listings_max: usize,
     /// How many event streams may be open.
@@ -95,6 +98,7 @@ impl HttpSettings {
             body_bytes_total_max: server.body_bytes_total_max,
             answer_bytes_max: server.answer_bytes_max,
             operations_max: server.operations_max,
+            requests: server.requests,
             listings_max: server.listings_max,
             event_streams_max: server.event_streams_max,
             renewals_max: server.renewals_max,
@@ -127,6 +131,7 @@ impl App {
             inner: Arc::new(AppShared {
                 refusals: Refusals::new(&metrics),
                 admission,
+                requests: settings.requests.map(RequestBucket::new),
                 answer_bytes: Budget::new(settings.answer_bytes_max),
                 body_bytes: Budget::new(settings.body_bytes_total_max),
                 index_pages: IndexPages::new(settings.build.version),
@@ -165,6 +170,11 @@ impl App {
 
     pub(super) fn refusals(&self) -> &Refusals {
         &self.inner.refusals
+    }
+
+    /// The requests of all clients that may begin; `None` if they are not limited.
+    pub(super) fn requests(&self) -> Option<&RequestBucket> {
+        self.inner.requests.as_ref()
     }
 
     pub(super) fn admission(&self) -> &Admission {

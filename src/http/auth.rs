@@ -196,66 +196,66 @@ const READS_ONLY: &str =
 ///
 /// The answer is there at once, except for a token with a key that is just being read.
 pub(super) fn admit(app: &App, request: Request) -> Admitted {
+    let Access::Keys(keys, failures) = &app.settings().access else {
+        return Either::Left(ready(app.count_of_anybody(request)));
+    };
     let arrived = Instant::now();
-    match decide(app, request, arrived, true) {
-        KeyDecision::Made(decided) => Either::Left(ready(decided)),
-        KeyDecision::After(refreshed, request) => {
-            let app = app.clone();
-            let decided = async move {
-                refreshed.await;
-                match decide(&app, request, arrived, false) {
-                    KeyDecision::Made(decided) => decided,
-                    // Only what may wait gets this.
-                    KeyDecision::After(..) => Err(Problem::token_refused(TokenFault::UnknownKey)),
-                }
-            };
-            Either::Right(decided.boxed())
+    let found = sender(keys, failures, &request);
+    let refreshed = match &found {
+        Err(Unknown::Token(TokenFault::UnknownKey | TokenFault::NoKeys)) => {
+            keys.tokens().and_then(TokenVerifier::refreshed)
         }
-    }
+        Ok(_) | Err(_) => None,
+    };
+    let Some(refreshed) = refreshed else {
+        return Either::Left(ready(decide(
+            app,
+            (keys, failures),
+            request,
+            found,
+            arrived,
+        )));
+    };
+    let (app, keys, failures) = (app.clone(), keys.clone(), failures.clone());
+    let decided = async move {
+        refreshed.await;
+        let found = sender(&keys, &failures, &request);
+        decide(&app, (&keys, &failures), request, found, arrived)
+    };
+    Either::Right(decided.boxed())
 }
 
 /// The request, or why it is refused.
 pub(super) type Admitted =
     Either<Ready<Result<Request, Problem>>, BoxFuture<'static, Result<Request, Problem>>>;
 
-enum KeyDecision {
-    Made(Result<Request, Problem>),
-    /// To be made once the keys of the issuer have been read again.
-    After(BoxFuture<'static, ()>, Request),
-}
-
-fn decide(app: &App, request: Request, arrived: Instant, may_wait: bool) -> KeyDecision {
-    let Access::Keys(keys, failures) = &app.settings().access else {
-        return KeyDecision::Made(Ok(request));
-    };
-    match sender(keys, failures, &request) {
-        Ok(principal) => KeyDecision::Made(let_in(app, keys, request, principal)),
-        Err(Unknown::Token(TokenFault::UnknownKey | TokenFault::NoKeys)) if may_wait => {
-            match keys.tokens().and_then(TokenVerifier::refreshed) {
-                Some(refreshed) => KeyDecision::After(refreshed, request),
-                None => decide(app, request, arrived, false),
-            }
-        }
+fn decide(
+    app: &App,
+    (keys, failures): (&KeyRing, &Failures),
+    request: Request,
+    sender: Result<Principal, Unknown>,
+    arrived: Instant,
+) -> Result<Request, Problem> {
+    let problem = match sender {
+        Ok(principal) => return let_in(app, keys, request, principal),
+        Err(Unknown::TooMany(retry_after)) => return Err(Problem::tokens_limited(retry_after)),
         Err(Unknown::Token(fault)) => {
             if fault == TokenFault::TooLong {
                 app.refusals().count(Limit::TokenSize);
             }
             let problem = Problem::token_refused(fault);
             // Without the keys of now, it is not the client that is at fault.
-            KeyDecision::Made(Err(match (fault, unread_since(keys, arrived)) {
-                (TokenFault::NoKeys, _) => problem,
-                (TokenFault::UnknownKey, Some(left)) => Problem::key_not_read_yet(left),
-                (_, _) => failures.refuse(&Requester::of(request), problem),
-            }))
+            match (fault, unread_since(keys, arrived)) {
+                (TokenFault::NoKeys, _) => return Err(problem),
+                (TokenFault::UnknownKey, Some(left)) => {
+                    return Err(Problem::key_not_read_yet(left));
+                }
+                (_, _) => problem,
+            }
         }
-        Err(Unknown::Other(detail)) => {
-            let problem = Problem::unauthorized(detail);
-            KeyDecision::Made(Err(failures.refuse(&Requester::of(request), problem)))
-        }
-        Err(Unknown::TooMany(retry_after)) => {
-            KeyDecision::Made(Err(Problem::tokens_limited(retry_after)))
-        }
-    }
+        Err(Unknown::Other(detail)) => Problem::unauthorized(detail),
+    };
+    Err(failures.refuse(&Requester::of(request), problem))
 }
 
 /// When the keys of the issuer may be read again, if they were not since `arrived`.
@@ -322,14 +322,14 @@ fn let_in(
     if !request.headers().contains_key(AUTHORIZATION) {
         browsers::screen_certificate(&request)?;
     }
-    let level = app.count_request(&principal, request.method())?;
+    let rate_limit = app.count_request(Some(&principal), request.method())?;
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
     let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
     let problem = is_refused.then(|| refusal(keys, &principal, Verb::Acquire, ""));
     if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
         requester.principal = Some(principal);
-        requester.rate_limit = level.map(RateLimit);
+        requester.rate_limit = rate_limit;
         if is_refused {
             app.audit_refusal(requester, Verb::Acquire, None);
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Budget, Limit, PeerLimits, RequestPermit};
+use super::{Budget, LeaseBudget, Limit, PeerLimits, RequestPermit};
 use crate::sync::{Mutex, MutexGuard, Semaphore};
 
 /// Operations that take more than this part of a gate are heavy.
@@ -104,6 +104,7 @@ impl Gate {
 pub struct Slot {
     shared: Option<Arc<SlotShared>>,
     places: Option<Budget>,
+    leases: Option<LeaseBudget>,
 }
 
 #[derive(Debug)]
@@ -175,19 +176,31 @@ impl Slot {
         Ok(Self {
             shared: Some(Arc::new(shared)),
             places: None,
+            leases: None,
         })
     }
 
-    /// The same slot, of a request whose principal may have this many places in queues.
+    /// The same slot, of a request whose principal may have these places in queues, and these leases.
     #[must_use]
-    pub fn with_places(self, places: Option<Budget>) -> Self {
-        Self { places, ..self }
+    pub fn with_quota(self, places: Option<Budget>, leases: Option<LeaseBudget>) -> Self {
+        let shared = self.shared;
+        Self {
+            shared,
+            places,
+            leases,
+        }
     }
 
     /// The places in queues of the principal whose request it is; `None` if they are not limited.
     #[must_use]
     pub fn places(&self) -> Option<&Budget> {
         self.places.as_ref()
+    }
+
+    /// The leases of the principal whose request it is; `None` if they are not limited.
+    #[must_use]
+    pub fn leases(&self) -> Option<&LeaseBudget> {
+        self.leases.as_ref()
     }
 
     /// The limits of the peer whose request it is.

@@ -163,12 +163,12 @@ impl Request {
         self,
         queue_full: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
+        let refused = self.refused_by_quota().await;
         let (sent, deadline) = self.inner.start();
-        let store = &self.inner.store;
-        let reply = store
-            .acquire(&self.claim, self.attempt, None, deadline)
-            .await;
-        self.note(sent, &reply);
+        let reply = match refused {
+            Some(refused) => Ok(refused),
+            None => self.ask_store(None, sent, deadline).await,
+        };
         let answer = match (reply, queue_full) {
             (
                 Ok(Acquired::Refused(Refused::Blocked(_) | Refused::Recovering { .. })),
@@ -196,13 +196,38 @@ impl Request {
         self,
         queue_request: QueueRequest,
     ) -> (Instant, Result<Acquired, StoreError>) {
+        let is_first = queue_request.ticket.is_none();
+        if is_first && let Some(refused) = self.refused_by_quota().await {
+            return (Instant::now(), Ok(refused));
+        }
         let (sent, deadline) = self.inner.start();
+        let reply = self.ask_store(Some(&queue_request), sent, deadline);
+        (sent, reply.await)
+    }
+
+    /// Asks the store once, and counts what it has granted.
+    async fn ask_store(
+        &self,
+        queue_request: Option<&QueueRequest>,
+        sent: Instant,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
         let store = &self.inner.store;
         let reply = store
-            .acquire(&self.claim, self.attempt, Some(&queue_request), deadline)
+            .acquire(&self.claim, self.attempt, queue_request, deadline)
             .await;
         self.note(sent, &reply);
-        (sent, reply)
+        match self.slot.leases() {
+            // Boxed, so that the futures of other requests need no space for it.
+            Some(leases) => Box::pin(self.counted(leases, reply)).await,
+            None => reply,
+        }
+    }
+
+    /// The refusal of a claim whose principal had too many leases when this process asked last, and still has.
+    async fn refused_by_quota(&self) -> Option<Acquired> {
+        let leases = self.slot.leases().filter(|leases| leases.was_full())?;
+        Box::pin(self.over_quota(leases)).await
     }
 
     /// Notes the store's reply for metrics, and for the expected length of later ones.

@@ -162,6 +162,7 @@ impl Request {
                 self.slot.retake_before_peer().await;
             }
             let _permits = self.admit_rollback(rollback).await;
+            Box::pin(self.uncount()).await;
             let (sent, deadline) = inner.start();
             let store = &inner.store;
             let withdrawn = store.withdraw(&self.claim, self.attempt, rollback, deadline);

@@ -358,8 +358,9 @@ impl HoldTask {
             None => None,
         };
         let (_, deadline) = inner.start();
+        let (leases, deadline) = (self.request.slot.leases(), deadline.min(until));
         let renewed = inner
-            .renew(&claim.names, claim.token, change, deadline.min(until))
+            .renew(&claim.names, claim.token, change, leases, deadline)
             .await?;
         Ok(match renewed {
             Renewed::Extended(renewals) => renewals

@@ -157,6 +157,11 @@ impl LockMetrics {
         }
     }
 
+    /// Counts a claim that was refused because its principal has too many leases.
+    pub(super) fn too_many_leases(&self) {
+        self.refusals.count(Limit::LocksPerPrincipal);
+    }
+
     /// Counts a stream that fell behind by more events than are kept.
     pub(super) fn fell_behind(&self) {
         self.refusals.count(Limit::EventsKept);

@@ -39,7 +39,7 @@ impl LockService {
         hold_count: Option<HoldCount>,
         then: impl FnOnce(&[Released]) + Send + 'static,
     ) -> Result<Vec<Released>, StoreError> {
-        let inner = Arc::clone(&self.inner);
+        let (inner, leases) = (Arc::clone(&self.inner), self.slot.leases().cloned());
         Detached::new(self, async move {
             let (sent, deadline) = inner.start();
             let answer = inner
@@ -50,6 +50,9 @@ impl LockService {
             inner.queues.recheck(token);
             let mut released = answer?;
             then(&released);
+            if let Some(leases) = &leases {
+                Box::pin(inner.recount_released(leases, (&names, token), &released)).await;
+            }
             let held = released.iter_mut().filter_map(|released| match released {
                 Released::SteppedBack(lease) => Some(lease),
                 Released::Freed { .. }

@@ -189,6 +189,7 @@ impl WaitLoop {
     /// refuses late polls of the old attempt. A claim that ended for another reason is reported as ended again.
     async fn start_new_attempt(&mut self) -> Result<(), StoreError> {
         let request = &mut self.request;
+        Box::pin(request.uncount()).await;
         let (_, deadline) = request.inner.start();
         let deadline = self.waiter.schedule().limit(deadline);
         let (store, attempt) = (&request.inner.store, request.attempt);

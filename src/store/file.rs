@@ -26,12 +26,13 @@ use super::assignment::{AssignFences, Assigned, FenceChange};
 use super::memory::{MemoryStore, wall_time};
 use super::state::{Downtime, Loading};
 use super::{
-    Deadlines, DiskHealth, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth,
-    StoreResult,
+    CountLeases, Deadlines, DiskHealth, Fault, Finding, ListQuery, Listener, LockStore, StoreError,
+    StoreHealth, StoreResult,
 };
 use crate::domain::{
-    Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
-    QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, HoldCount, LeaseQuota, Listing,
+    LockName, LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback,
+    SuspendOptions, Suspended, Token,
 };
 use disk::{Disk, FILE};
 pub use examination::{Examination, examine, excessive_rights};
@@ -331,6 +332,24 @@ impl LockStore for FileStore {
             // It has logged its own failure.
             let _ = writer.await;
         }
+    }
+}
+
+/// The count is not on the disk.
+#[async_trait]
+impl CountLeases for FileStore {
+    async fn count_leases(
+        &self,
+        quota: &LeaseQuota,
+        step: CountStep,
+        names: &[LockName],
+        token: Token,
+        deadline: Instant,
+    ) -> StoreResult<CountOutcome> {
+        let counted = self
+            .memory
+            .count_leases(quota, step, names, token, deadline);
+        counted.await
     }
 }
 

@@ -5,7 +5,9 @@
 //! so steps are short: what takes longer is done in several, and requests come between them. The clock is tokio's, so
 //! tests can stop it. What an operation means is not known here.
 
+mod assign;
 mod clock;
+mod counting;
 mod journal;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +18,6 @@ use async_trait::async_trait;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::assignment::{AssignFences, Assigned, FenceChange};
 use super::pace::Pace;
 use super::state::{Applied, ClaimKeys, KeyedClaim, ListingProgress, State, StoreTime};
 use super::{
@@ -29,6 +30,7 @@ use crate::domain::{
 };
 use clock::Clock;
 pub(super) use clock::wall_time;
+use counting::LeaseCounts;
 use journal::{Guarded, has_room};
 pub(super) use journal::{Journal, deliver};
 
@@ -55,6 +57,7 @@ pub struct MemoryStore {
     /// Held by an eviction for one step.
     evicting: tokio::sync::Mutex<()>,
     listener: OnceLock<Arc<dyn Listener>>,
+    counts: Mutex<LeaseCounts>,
     clock: Clock,
     /// The pace of listings.
     pace: Pace,
@@ -92,6 +95,7 @@ impl MemoryStore {
             steps: tokio::sync::Mutex::default(),
             evicting: tokio::sync::Mutex::new(()),
             listener: OnceLock::new(),
+            counts: Mutex::default(),
             clock,
             pace: Pace::of_listings(),
             journal,
@@ -349,8 +353,10 @@ impl LockStore for MemoryStore {
         }
     }
 
-    /// The state keeps a count, so there is nothing to do.
-    async fn sweep(&self) {}
+    /// The state keeps a count, so there is nothing to do for it.
+    async fn sweep(&self) {
+        self.forget_counted();
+    }
 
     fn health(&self) -> StoreHealth {
         StoreHealth {
@@ -378,18 +384,5 @@ impl LockStore for MemoryStore {
 
     async fn set_event_delivery(&self, wanted: bool) {
         self.step(|state, now| state.set_event_delivery(now, wanted));
-    }
-}
-
-#[async_trait]
-impl AssignFences for MemoryStore {
-    async fn assign_fences(
-        &self,
-        claim: &Claim,
-        changes: &[FenceChange],
-        _: Instant,
-    ) -> StoreResult<Assigned> {
-        let claim = KeyedClaim::new(claim);
-        Ok(self.step(|state, now| state.assign_fences(now, &claim, changes)))
     }
 }

@@ -9,6 +9,7 @@
 
 mod acquire;
 mod attempts;
+mod counting;
 mod drift;
 mod follow_ups;
 mod health;

@@ -13,6 +13,7 @@ mod barriers;
 mod cluster;
 mod connector;
 mod constants;
+mod counting;
 mod decode;
 mod dispatch;
 mod encode;

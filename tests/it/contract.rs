@@ -6,6 +6,7 @@
 mod acquiring;
 mod bounds;
 mod capacity;
+mod counting;
 mod elsewhere;
 mod events;
 mod eviction;
@@ -235,6 +236,13 @@ on_every_store! {
         a_fence_grows_on_grants_alone
         a_fence_grows_after_every_kind_of_ending
         fences_grow_across_the_locks_of_one_bucket;
+    counting:
+        leases_are_counted_up_to_the_quota
+        each_principal_has_a_count_of_its_own
+        a_lease_that_ran_out_is_no_longer_counted
+        what_a_claim_has_is_counted_without_room_too
+        the_leases_of_several_locks_are_counted_all_or_none
+        only_the_attempt_that_may_roll_back_a_lease_stops_its_count;
     tombstones:
         a_released_claim_does_not_hide_another_of_the_same_lock;
     waiting:

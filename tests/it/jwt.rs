@@ -5,6 +5,7 @@ mod attacks;
 mod issuer;
 mod keys;
 mod lasting;
+mod rate;
 
 use std::fs;
 use std::path::PathBuf;

@@ -31,6 +31,7 @@ mod history;
 mod jwt;
 mod key_reload;
 mod late_answers;
+mod lease_quota;
 mod limits;
 mod main_job;
 mod manifests;

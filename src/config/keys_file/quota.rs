@@ -12,10 +12,13 @@ use crate::domain::{LockName, Metadata, duration};
 const REQUESTS_MAX: u32 = 1_000_000;
 /// The largest number of waiters that a process can be configured for.
 const WAITERS_MAX: u32 = 10_000_000;
+/// The count of so many locks takes the store some hundred megabytes.
+const LOCKS_MAX: u32 = 1_000_000;
 
 const REQUESTS_PER_SECOND: &str = "requests_per_second";
 const REQUESTS_BURST: &str = "requests_burst";
 const WAITERS: &str = "waiters_max";
+const LOCKS: &str = "locks_max";
 const TTL: &str = "ttl_max";
 const NAME_BYTES: &str = "name_bytes_max";
 const METADATA_BYTES: &str = "metadata_bytes_max";
@@ -27,6 +30,8 @@ pub struct Quota {
     pub requests: Option<RequestRate>,
     /// How many places in queues its waiting claims may have on one process.
     pub waiters_max: Option<usize>,
+    /// How many locks it may hold at a time, counted by the store for all processes.
+    pub locks_max: Option<usize>,
     /// The longest TTL, and the longest `min_hold`.
     pub ttl_max: Option<Duration>,
     /// The longest name of a lock, in bytes.
@@ -51,6 +56,7 @@ impl Quota {
             REQUESTS_PER_SECOND,
             REQUESTS_BURST,
             WAITERS,
+            LOCKS,
             TTL,
             NAME_BYTES,
             METADATA_BYTES,
@@ -62,6 +68,7 @@ impl Quota {
         Ok(Self {
             requests: rate(table)?.or(default.requests),
             waiters_max: count(table, WAITERS, WAITERS_MAX)?.or(default.waiters_max),
+            locks_max: count(table, LOCKS, LOCKS_MAX)?.or(default.locks_max),
             ttl_max: ttl(table)?.or(default.ttl_max),
             name_bytes_max: bytes(NAME_BYTES, LockName::BYTES_MAX)?.or(default.name_bytes_max),
             metadata_bytes_max: bytes(METADATA_BYTES, Metadata::BYTES_MAX)?

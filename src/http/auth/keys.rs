@@ -241,7 +241,8 @@ impl KeyRing {
         let quotas = self.quotas();
         for entry in principals {
             let refusals = refusals_of(&entry.name);
-            let quota = PrincipalQuota::of(&entry.quota, quotas.get(&entry.name));
+            let known = quotas.get(&entry.name);
+            let quota = PrincipalQuota::of(&entry.name, &entry.quota, known);
             let keys = entry.keys.iter().copied().map(Credential::Key);
             let names = entry.certificates.iter().cloned();
             let subjects = entry.subjects.iter();

@@ -2,8 +2,8 @@
 //! and releases are never refused here: a client that cannot send them loses a lock, or blocks it for others. They have
 //! limits of their own, in [`admission`](crate::http::admission).
 //!
-//! What is counted is counted by each process for itself, so a principal that uses three processes may have three times as
-//! much. Locks that are held are not counted: only the store knows them all, and keeps no count by principal.
+//! Requests and waiters are counted by each process for itself, so a principal that uses three processes may have three
+//! times as many. Locks that are held are counted by the store, for all processes: the service asks it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use axum::response::Response;
 
 use super::Principal;
 use crate::config::Quota;
-use crate::domain::{Bounds, Claim, InvalidField, Metadata, Ttl};
+use crate::domain::{Bounds, Claim, InvalidField, LeaseQuota, Metadata, Ttl};
 use crate::http::app::App;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
-use crate::limits::{BucketLevel, Budget, Limit, RequestBucket};
+use crate::limits::{BucketLevel, Budget, LeaseBudget, Limit, RequestBucket};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -31,13 +31,19 @@ pub(super) struct PrincipalQuota {
     quota: Quota,
     requests: Option<Arc<RequestBucket>>,
     places: Option<Budget>,
+    leases: Option<LeaseBudget>,
 }
 
 impl PrincipalQuota {
-    pub(super) fn new(quota: &Quota) -> Self {
+    fn new(principal: &str, quota: &Quota) -> Self {
+        let leases = quota.locks_max.map(|leases_max| LeaseQuota {
+            principal: principal.into(),
+            leases_max,
+        });
         Self {
             requests: quota.requests.map(RequestBucket::new).map(Arc::new),
             places: quota.waiters_max.map(Budget::new),
+            leases: leases.map(LeaseBudget::new),
             quota: quota.clone(),
         }
     }
@@ -49,11 +55,11 @@ impl PrincipalQuota {
 
     /// What `known` is, if it is of the same quota, else a new one. What is equal in both stays in use: a longer TTL fills
     /// no bucket.
-    pub(super) fn of(quota: &Quota, known: Option<&Arc<Self>>) -> Arc<Self> {
+    pub(super) fn of(principal: &str, quota: &Quota, known: Option<&Arc<Self>>) -> Arc<Self> {
         match known {
             Some(known) if known.quota == *quota => Arc::clone(known),
-            Some(known) => Arc::new(Self::new(quota).with_counts_of(known)),
-            None => Arc::new(Self::new(quota)),
+            Some(known) => Arc::new(Self::new(principal, quota).with_counts_of(known)),
+            None => Arc::new(Self::new(principal, quota)),
         }
     }
 
@@ -69,25 +75,41 @@ impl PrincipalQuota {
 }
 
 impl App {
-    /// Counts a request of this principal. Returns what is left of its quota of requests, if it has one and the request
-    /// counts.
+    /// Counts a request, in the quota of its principal and then in that of all clients. Returns what is left of them, if it
+    /// counts in any.
     pub(super) fn count_request(
         &self,
-        principal: &Principal,
+        principal: Option<&Principal>,
         method: &Method,
-    ) -> Result<Option<BucketLevel>, Problem> {
-        let Some(bucket) = principal
-            .quota()
-            .requests
-            .as_ref()
-            .filter(|_| counts(method))
-        else {
+    ) -> Result<Option<RateLimit>, Problem> {
+        if !counts(method) {
             return Ok(None);
-        };
-        bucket.take().map(Some).map_err(|empty| {
-            self.refusals().count(Limit::RequestRatePerPrincipal);
-            Problem::too_many_requests(principal.name(), empty)
-        })
+        }
+        let mut left = RateLimit::default();
+        if let Some((principal, bucket)) =
+            principal.and_then(|it| Some((it, it.quota().requests.as_ref()?)))
+        {
+            left.of_principal = Some(bucket.take().map_err(|empty| {
+                self.refusals().count(Limit::RequestRatePerPrincipal);
+                Problem::too_many_requests(principal.name(), empty)
+            })?);
+        }
+        if let Some(bucket) = self.requests() {
+            left.of_all = Some(bucket.take().map_err(|empty| {
+                self.refusals().count(Limit::RequestRate);
+                Problem::too_many_requests_of_all(left, empty)
+            })?);
+        }
+        Ok((!left.is_unlimited()).then_some(left))
+    }
+
+    /// Counts a request on a service without keys.
+    pub(super) fn count_of_anybody(&self, mut request: Request) -> Result<Request, Problem> {
+        let rate_limit = self.count_request(None, request.method())?;
+        if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
+            requester.rate_limit = rate_limit;
+        }
+        Ok(request)
     }
 
     /// The bounds of a claim of this sender.
@@ -122,7 +144,12 @@ impl Requester {
         self.principal.as_ref()?.quota().places.as_ref()
     }
 
-    /// Checks the length of what the store would keep for a claim of this sender.
+    /// The leases that its principal may have; `None` if they are not limited.
+    pub(in crate::http) fn leases(&self) -> Option<&LeaseBudget> {
+        self.principal.as_ref()?.quota().leases.as_ref()
+    }
+
+    /// Checks the length of what the store would keep for a claim of this sender, and that it may have so many locks.
     pub(in crate::http) fn permit_size(&self, claim: &Claim) -> Result<(), Problem> {
         let Some((principal, quota)) = self.principal.as_ref().zip(self.quota()) else {
             return Ok(());
@@ -132,6 +159,14 @@ impl Requester {
             if let Some(name) = names.find(|name| name.as_str().len() > bytes_max) {
                 return Err(Problem::name_over_quota(principal.name(), name, bytes_max));
             }
+        }
+        if let Some(locks_max) = quota.locks_max.filter(|max| claim.names.len() > *max) {
+            let problem = format!(
+                "{} locks are too many; the principal {} may hold at most {locks_max}",
+                claim.names.len(),
+                principal.name()
+            );
+            return Err(Problem::field("names", problem));
         }
         let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
         match quota.metadata_bytes_max {
@@ -155,9 +190,12 @@ fn counts(method: &Method) -> bool {
     !is_release && *method != Method::PUT
 }
 
-/// What is left of the quota, passed from the check of the key to the headers of the response.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::http) struct RateLimit(pub(in crate::http) BucketLevel);
+/// What is left of the quotas of requests, passed from the check of the key to the headers of the response.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::http) struct RateLimit {
+    pub(in crate::http) of_principal: Option<BucketLevel>,
+    pub(in crate::http) of_all: Option<BucketLevel>,
+}
 
 impl RateLimit {
     /// That of a request whose key has been checked.
@@ -165,23 +203,34 @@ impl RateLimit {
         request.extensions().get::<Requester>()?.rate_limit
     }
 
+    fn is_unlimited(self) -> bool {
+        self.of_principal.is_none() && self.of_all.is_none()
+    }
+
     /// Adds itself to the response for the outermost layer.
     pub(in crate::http) fn attach_to(self, response: &mut Response) {
         response.extensions_mut().insert(self);
     }
 
-    /// Adds the headers of draft-ietf-httpapi-ratelimit-headers-10: the policy that is in force, and what is left of it.
+    /// Adds the headers of draft-ietf-httpapi-ratelimit-headers-10: the policies that are in force, and what is left of
+    /// each.
     pub(in crate::http) fn write(self, headers: &mut HeaderMap) {
-        let Self(level) = self;
-        let (burst, per_second) = (level.rate.burst.get(), level.rate.per_second.get());
-        let window_seconds = burst.div_ceil(per_second);
-        let full_in = level.full_in();
-        let full_in_seconds = full_in.as_secs() + u64::from(full_in.subsec_nanos() > 0);
-        let remaining = level.remaining;
-        let policy = format!("\"requests\";q={burst};w={window_seconds}");
-        let limit = format!("\"requests\";r={remaining};t={full_in_seconds}");
-        for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, limit)] {
-            let value = HeaderValue::try_from(value).expect("it is printable ASCII");
+        let levels = [("requests", self.of_principal), ("all", self.of_all)];
+        let (mut policies, mut limits) = (Vec::new(), Vec::new());
+        for (name, level) in levels {
+            let Some(level) = level else {
+                continue;
+            };
+            let (burst, per_second) = (level.rate.burst.get(), level.rate.per_second.get());
+            let window_seconds = burst.div_ceil(per_second);
+            let full_in = level.full_in();
+            let full_in_seconds = full_in.as_secs() + u64::from(full_in.subsec_nanos() > 0);
+            let remaining = level.remaining;
+            policies.push(format!("\"{name}\";q={burst};w={window_seconds}"));
+            limits.push(format!("\"{name}\";r={remaining};t={full_in_seconds}"));
+        }
+        for (name, values) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
+            let value = HeaderValue::try_from(values.join(", ")).expect("it is printable ASCII");
             headers.insert(name, value);
         }
     }

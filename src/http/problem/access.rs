@@ -12,6 +12,9 @@ use crate::limits::BucketEmpty;
 /// The quota of requests, as the keys file names it.
 const REQUESTS_QUOTA: &str = "requests_per_second";
 
+/// The same of all clients, as the configuration names it.
+const REQUESTS_OF_ALL: &str = "server.requests_per_second";
+
 /// When to retry if the keys of the issuer are not known.
 const RETRY_ISSUER: Duration = Duration::from_secs(5);
 
@@ -136,11 +139,29 @@ impl Problem {
             empty.rate.burst, empty.rate.per_second
         );
         let mut refusal = Self::over_quota(REQUESTS_QUOTA, detail).retry_after(empty.retry_in);
-        refusal.0.rate_limit = Some(RateLimit(empty.into()));
+        refusal.0.rate_limit = Some(RateLimit {
+            of_principal: Some(empty.into()),
+            of_all: None,
+        });
         refusal
     }
 
-    /// The principal has used up the quota of this name in the keys file.
+    /// All clients together send more requests than this process is configured to answer. `left` is the rest of the quota of
+    /// the principal.
+    pub(in crate::http) fn too_many_requests_of_all(left: RateLimit, empty: BucketEmpty) -> Self {
+        let detail = format!(
+            "all clients together have used up the requests of this process: {} per second; renewals and releases do not count",
+            empty.rate.per_second
+        );
+        let mut refusal = Self::over_quota(REQUESTS_OF_ALL, detail).retry_after(empty.retry_in);
+        refusal.0.rate_limit = Some(RateLimit {
+            of_all: Some(empty.into()),
+            ..left
+        });
+        refusal
+    }
+
+    /// The quota of this name in the keys file, or in the configuration, is used up.
     pub(super) fn over_quota(quota: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         let mut refusal = Self::new(Code::QuotaExceeded, detail);
         refusal.0.extras.quota = Some(quota);

@@ -28,6 +28,7 @@ impl Problem {
             Refused::TooManyWaiters { name, queue_length } => Self::queue_full(name, queue_length),
             Refused::Ended(lost) => Self::claim_ended(lost),
             Refused::Recovering { retry_in } => Self::recovering(retry_in, token),
+            Refused::TooManyLeases { retry_in } => Self::too_many_leases(retry_in),
         }
     }
 
@@ -128,6 +129,13 @@ impl Problem {
         refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
+    /// The principal holds as many locks as it may.
+    fn too_many_leases(retry_in: Duration) -> Self {
+        let detail = "the principal holds as many locks as its quota permits, over all processes; release one, or wait until a lease \
+                      has run out";
+        Self::over_quota("locks_max", detail).retry_after(retry_in.min(RETRY_HELD_MAX))
+    }
+
     /// One peer, or all together, have reached a limit.
     pub(in crate::http) fn over_limit(limit: Limit) -> Self {
         let (code, detail) = match limit {
@@ -144,7 +152,13 @@ impl Problem {
                 Code::RateLimited,
                 "this address has reached its limit of requests in flight",
             ),
-            Limit::RequestRatePerPrincipal | Limit::WaitersPerPrincipal => {
+            Limit::RequestRate => (
+                Code::QuotaExceeded,
+                "all clients together have used up the requests of this process",
+            ),
+            Limit::RequestRatePerPrincipal
+            | Limit::WaitersPerPrincipal
+            | Limit::LocksPerPrincipal => {
                 (Code::QuotaExceeded, "this principal has used up its quota")
             }
             Limit::AnswerBytesPerPeer => (

@@ -20,7 +20,7 @@ pub(super) const BUCKETS: (&str, &[f64]) = (
     ],
 );
 
-const OUTCOMES: [&str; 14] = [
+const OUTCOMES: [&str; 15] = [
     "granted",
     "replayed",
     "reentered",
@@ -29,6 +29,7 @@ const OUTCOMES: [&str; 14] = [
     "queued",
     "contradicts",
     "too_many_waiters",
+    "too_many_locks",
     "wait_timeout",
     "draining",
     "disconnected",
@@ -182,6 +183,7 @@ fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
             Refused::TooManyWaiters { .. } => "too_many_waiters",
             Refused::Ended(_) => "ended",
             Refused::Recovering { .. } => "recovering",
+            Refused::TooManyLeases { .. } => "too_many_locks",
         },
         AcquireOutcome::TooManyWaiters(_) => "too_many_waiters",
         AcquireOutcome::TimedOut(_) => "wait_timeout",

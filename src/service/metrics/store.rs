@@ -9,8 +9,8 @@ use crate::store::{Fault, NodeHealth, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 
 const DURATION: &str = "leasehold_store_operation_duration_seconds";
-const OPERATIONS: [&str; 8] = [
-    "acquire", "park", "renew", "release", "evict", "withdraw", "inspect", "list",
+const OPERATIONS: [&str; 9] = [
+    "acquire", "park", "renew", "release", "evict", "withdraw", "inspect", "list", "count",
 ];
 
 pub(super) const BUCKETS: (&str, &[f64]) = (

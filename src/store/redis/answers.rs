@@ -86,7 +86,11 @@ impl PartitionAnswers {
             | Acquired::Waiting(_)
             | Acquired::Superseded
             | Acquired::WaitExpired
-            | Acquired::Refused(Refused::Blocked(_) | Refused::TooManyWaiters { .. }) => 2,
+            | Acquired::Refused(
+                Refused::Blocked(_)
+                | Refused::TooManyWaiters { .. }
+                | Refused::TooManyLeases { .. },
+            ) => 2,
         };
         let is_before = |(other_rank, other): &(u8, Acquired)| {
             (rank, name_in(&answer)) < (*other_rank, name_in(other))
@@ -168,7 +172,9 @@ fn name_in(answer: &Acquired) -> Option<&LockName> {
         | Acquired::Waiting(_)
         | Acquired::Superseded
         | Acquired::WaitExpired
-        | Acquired::Refused(Refused::Blocked(_) | Refused::Recovering { .. }) => None,
+        | Acquired::Refused(
+            Refused::Blocked(_) | Refused::Recovering { .. } | Refused::TooManyLeases { .. },
+        ) => None,
     }
 }
 

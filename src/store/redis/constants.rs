@@ -75,6 +75,8 @@ numbers! { BOUNDS:
     TURNS_MAX = 32;
     /// The most repeated requests that are remembered of one claim.
     REPEATED_MAX = 32;
+    /// The numbers of attempts in the count of a principal's leases.
+    COUNT_ATTEMPTS = 1_024;
 }
 
 numbers! { CODES:
@@ -144,6 +146,12 @@ letters! { LETTERS:
     MARK_OPEN = b'c';
     /// In answers: there is neither a record nor a mark.
     MARK_UNKNOWN = b'u';
+    /// The steps of the count of a principal's leases.
+    COUNT_CHECK = b'c';
+    COUNT_TAKE = b't';
+    COUNT_KEEP = b'k';
+    COUNT_UNDO = b'u';
+    COUNT_END = b'e';
     /// The state of a lock, or what keeps it from a claim.
     HELD = b'h';
     COOLING = b'c';

@@ -7,7 +7,7 @@
 //! with a key of another kind.
 
 use super::{partitions, record};
-use crate::domain::{Bucket, ClaimDigest, LockName};
+use crate::domain::{Bucket, ClaimDigest, LeaseQuota, LockName};
 
 /// The prefix of all keys and channels.
 macro_rules! prefix {
@@ -79,6 +79,11 @@ impl RedisKeys {
     /// The stored answer of an eviction request, in case the request is sent again.
     pub(super) fn evicted(self, name: &LockName, request: u64) -> String {
         self.of_bucket(name.bucket(), "v:", &format!("{request:016x}"))
+    }
+
+    /// The leases that are counted for a principal: `lua/count.lua` describes them.
+    pub(super) fn counted(self, quota: &LeaseQuota) -> String {
+        self.of_bucket(quota.bucket(), "p:", &quota.principal)
     }
 
     /// The history of the data. `lua/recovery.lua` describes its fields, and also builds the fencing counters of all

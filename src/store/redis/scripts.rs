@@ -116,7 +116,7 @@ macro_rules! files {
 
 files! {
     "acquire" "acquire_conflicts" "acquire_grant" "acquire_held" "acquire_options" "acquire_wait"
-    "announce" "assign" "clock" "clock_step" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
+    "announce" "assign" "clock" "clock_step" "count" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
     "queue" "record" "recovery" "release" "renew" "reservation" "scan" "shift" "state" "suspend"
     "withdraw"
 }
@@ -144,6 +144,7 @@ scripts! {
     RECOVERY = "recovery";
     ANNOUNCE = "announce";
     ASSIGN = "assign";
+    COUNT = "count";
 }
 
 /// A script with the files that it includes.

@@ -227,6 +227,7 @@ fn settings() -> HttpSettings {
         body_bytes_total_max: 16 * 1024 * 1024,
         answer_bytes_max: 32 * 1024 * 1024,
         operations_max: 1_024,
+        requests: None,
         listings_max: 4,
         event_streams_max: 100,
         renewals_max: 1_024,

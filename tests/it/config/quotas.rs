@@ -27,7 +27,7 @@ fn rate(per_second: u32, burst: u32) -> Option<RequestRate> {
 #[test]
 fn a_principal_takes_from_the_quota_of_all_what_its_own_does_not_say() {
     let of_all = "[quota]\nrequests_per_second = 10\nrequests_burst = 1_000\nttl_max = \"10m\"\n";
-    let own = "quota = { requests_per_second = 50, waiters_max = 7, name_bytes_max = 64, metadata_bytes_max = 1 }";
+    let own = "quota = { requests_per_second = 50, waiters_max = 7, locks_max = 9, name_bytes_max = 64, metadata_bytes_max = 1 }";
     let text = of_all.to_owned() + &principal("a", KEY, "") + &principal("b", OTHER_KEY, own);
     let [a, b] = &quotas(&text)[..] else {
         panic!("two principals");
@@ -42,6 +42,7 @@ fn a_principal_takes_from_the_quota_of_all_what_its_own_does_not_say() {
         // The burst of all belongs to the rate of all.
         requests: rate(50, 50),
         waiters_max: Some(7),
+        locks_max: Some(9),
         ttl_max: Some(Duration::from_secs(600)),
         name_bytes_max: Some(64),
         metadata_bytes_max: Some(1),
@@ -77,6 +78,10 @@ fn a_mistake_in_a_quota_is_reported_with_its_line() {
         (
             own("waiters_max = -1"),
             ":4: principals.a.quota.waiters_max: -1 is out of range; use 1 to 10000000",
+        ),
+        (
+            own("locks_max = 1_000_001"),
+            ":4: principals.a.quota.locks_max: 1000001 is out of range; use 1 to 1000000",
         ),
         (own("ttl_max = \"30\""), ":4: principals.a.quota.ttl_max: "),
         (

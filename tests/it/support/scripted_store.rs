@@ -52,6 +52,7 @@ pub(crate) enum Operation {
     Inspect,
     List,
     AssignFences,
+    CountLeases,
 }
 
 #[derive(Debug)]
@@ -291,7 +292,7 @@ async fn meets<T>(fate: Fate, answer: impl Future<Output = StoreResult<T>>) -> S
     }
 }
 
-fn unavailable() -> StoreError {
+pub(crate) fn unavailable() -> StoreError {
     StoreError::Unavailable {
         fault: Fault::Io,
         detail: "scripted".to_owned(),

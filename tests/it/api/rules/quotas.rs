@@ -1,6 +1,10 @@
 //! The quotas of principals: what is refused beyond them, and what never is.
 
+use std::num::NonZeroU32;
+
 use axum::http::HeaderMap;
+use leasehold::config::RequestRate;
+use leasehold::http::{Access, Failures};
 
 use super::{api_with, by, install, ring};
 use crate::api::support::{Answer, Api, Call, delete, get, post, put};
@@ -264,6 +268,117 @@ async fn a_principal_has_no_more_waiters_than_its_quota_permits() {
     .await;
     for task in waiting.into_iter().chain([other]) {
         task.abort();
+    }
+}
+
+/// Whoever sends them: there may be no keys at all.
+#[tokio::test]
+async fn all_clients_together_send_no_more_requests_than_the_process_permits() {
+    let number = |number| NonZeroU32::new(number).expect("not zero");
+    let rate = RequestRate {
+        per_second: number(1),
+        burst: number(5),
+    };
+    let open = Api::with(|settings| settings.requests = Some(rate)).await;
+    let held = open.send(post("/locks/held?ttl=1h")).await;
+    assert_eq!(held.status, 201, "{}", held.text());
+    assert_eq!(held.header("ratelimit-policy"), "\"all\";q=5;w=5");
+    assert_eq!(held.header("ratelimit"), "\"all\";r=4;t=1");
+    let mut refused = None;
+    for _ in 0..FLOOD {
+        let answer = open.send(get("/locks/a")).await;
+        if answer.status == 429 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("there were more requests than the process permits");
+    assert_eq!(refused.code(), "quota_exceeded");
+    assert_eq!(refused.json()["quota"], "server.requests_per_second");
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(refused.header("ratelimit"), "\"all\";r=0;t=5");
+    let token = held.header("lock-token");
+    for _ in 0..20 {
+        assert_eq!(open.send(put("/locks/held").token(token)).await.status, 200);
+    }
+    assert_eq!(
+        open.send(delete("/locks/held").token(token)).await.status,
+        204
+    );
+
+    // The quotas of principals count beside it.
+    let ring = ring(&file("requests_per_second = 1000"));
+    let api = Api::with(|settings| {
+        settings.access = Access::Keys(ring, Failures::new(20));
+        settings.requests = Some(rate);
+    })
+    .await;
+    let first = api.send(greedy(get("/locks/a"))).await;
+    let policies = "\"requests\";q=1000;w=1, \"all\";q=5;w=5";
+    assert_eq!(first.header("ratelimit-policy"), policies);
+    let flood = flood(&api, || get("/locks/a")).await;
+    assert_eq!(flood.refusal.json()["quota"], "server.requests_per_second");
+    assert_eq!(flood.refusal.header("ratelimit-policy"), policies);
+}
+
+#[tokio::test]
+async fn a_principal_holds_no_more_locks_than_its_quota_permits() {
+    let api = api("locks_max = 2").await;
+    let acquire = async |path: &str| api.send(greedy(post(path))).await;
+    let held = acquire("/locks/a?ttl=1h").await;
+    assert_eq!(held.status, 201, "{}", held.text());
+    assert_eq!(acquire("/locks/b?ttl=1h").await.status, 201);
+    for one_too_many in [
+        post("/locks/c"),
+        post("/locks/c?wait=1s"),
+        post("/locks").json(r#"{"names":["c","d"]}"#),
+    ] {
+        let refused = api.send(greedy(one_too_many)).await;
+        assert_eq!(refused.refusal(), (429, "quota_exceeded".to_owned()));
+        assert_eq!(refused.json()["quota"], "locks_max");
+        assert_eq!(refused.json()["outcome"], "nothing_done");
+        assert_eq!(refused.header("retry-after"), "5");
+    }
+    assert_eq!(counted(&api, "locks_per_principal").await, 3.0);
+    let never = post("/locks").json(r#"{"names":["c","d","e"]}"#);
+    let never = api.send(greedy(never)).await;
+    assert_eq!(never.refusal(), (400, "invalid_field".to_owned()));
+
+    // What it holds it keeps, and may ask for again.
+    let token = held.header("lock-token");
+    assert_eq!(
+        api.send(greedy(post("/locks/a").token(token))).await.status,
+        200
+    );
+    assert_eq!(
+        api.send(greedy(put("/locks/a").token(token))).await.status,
+        200
+    );
+    let other = api.send(by("quiet", post("/locks/q"))).await;
+    assert_eq!(other.status, 201, "{}", other.text());
+    let blocked = acquire("/locks/q").await;
+    assert_eq!(blocked.code(), "quota_exceeded", "{}", blocked.text());
+
+    let release = greedy(delete("/locks/a").token(token));
+    assert_eq!(api.send(release).await.status, 204);
+    assert_eq!(acquire("/locks/c?ttl=1h").await.status, 201);
+    assert_eq!(acquire("/locks/d").await.status, 429);
+}
+
+/// A stream renews by itself, and releases its lock when it is closed.
+#[tokio::test]
+async fn a_stream_is_counted_for_as_long_as_it_holds_its_lock() {
+    let api = api("locks_max = 1").await;
+    let hold = || greedy(post("/locks/a?ttl=1h").header("accept", "text/event-stream"));
+    for _ in 0..3 {
+        let stream = eventually("there is room", async || {
+            let response = api.open(hold()).await;
+            (response.status() == 200 || response.status() == 201).then_some(response)
+        })
+        .await;
+        let other = api.send(greedy(post("/locks/b"))).await;
+        assert_eq!(other.code(), "quota_exceeded", "{}", other.text());
+        drop(stream);
     }
 }
 

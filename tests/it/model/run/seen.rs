@@ -66,6 +66,7 @@ impl<P: Place> Run<P> {
             Acquired::WaitExpired => panic!("nobody waits so long here"),
             Acquired::Superseded => panic!("there is one process here"),
             Acquired::Refused(Refused::Recovering { .. }) => panic!("nothing was lost here"),
+            Acquired::Refused(Refused::TooManyLeases { .. }) => panic!("there are no quotas here"),
         }
     }
 

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::domain::{
-    Acquired, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames, LockView,
-    Position, QueueRequest, Refused, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
-    Suspended, Ticket, Token, Waiting,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, HoldCount, Holders, LeaseQuota,
+    Listing, LockName, LockNames, LockView, Position, QueueRequest, Refused, Released,
+    RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Ticket, Token, Waiting,
 };
 use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
-use leasehold::store::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
+use leasehold::store::{
+    CountLeases, Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult,
+};
 use tokio::time::Instant;
 
 use super::{Fate, Operation, ScriptedStore, meets};
@@ -164,6 +166,21 @@ impl LockStore for ScriptedStore {
     async fn set_event_delivery(&self, wanted: bool) {
         self.event_deliveries.lock().unwrap().push(wanted);
         self.store.set_event_delivery(wanted).await;
+    }
+}
+
+#[async_trait]
+impl CountLeases for ScriptedStore {
+    async fn count_leases(
+        &self,
+        quota: &LeaseQuota,
+        step: CountStep,
+        names: &[LockName],
+        token: Token,
+        deadline: Instant,
+    ) -> StoreResult<CountOutcome> {
+        let answer = self.store.count_leases(quota, step, names, token, deadline);
+        self.run(Operation::CountLeases, answer).await
     }
 }
 
