@@ -92,6 +92,20 @@ fn one_address_cannot_be_both() {
 }
 
 #[test]
+fn a_rate_of_requests_is_a_whole_number_and_0_means_none() {
+    let key = "LEASEHOLD_SERVER_REQUESTS_PER_SECOND";
+    for wrong in ["-1", "1.5", "100/s"] {
+        let error = complaint(from_environment(&[(key, wrong)]));
+        assert!(error.contains("a whole number"), "{error}");
+    }
+    let rate = |text| {
+        let (config, _) = from_environment(&[(key, text)]).expect("it is a number");
+        config.server.requests.map(|rate| rate.per_second.get())
+    };
+    assert_eq!([rate("0"), rate("100")], [None, Some(100)]);
+}
+
+#[test]
 fn a_misspelled_level_is_refused_instead_of_silencing_the_log() {
     let error = complaint(from_environment(&[("LEASEHOLD_LOG_LEVEL", "inof")]));
     assert!(error.contains("did you mean info?"), "{error}");
