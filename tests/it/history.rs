@@ -80,6 +80,12 @@ async fn a_short_history_on_a_redis_cluster_breaks_no_promise() {
     check("--seed 1 --seconds 15 --ttl-max 3 --store cluster --faults failover,reshard,flushall,pause-redis").await;
 }
 
+/// Faults of the nodes of a quorum: one forgets everything, and a majority fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_on_a_quorum_breaks_no_promise() {
+    check("--seed 1 --seconds 8 --ttl-max 2 --clients 8 --store quorum --persistence always --faults flushall,majority").await;
+}
+
 /// The same in memory, where a process can only be paused. It covers streams with `min_hold` that are taken over, and
 /// streams that take over and are closed at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

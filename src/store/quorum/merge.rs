@@ -199,7 +199,7 @@ fn conflict(drift: Drift, needed: usize, name: &LockName, reports: &[&Conflict])
 /// Whether at least `majority` of these reports name the same conflict: then it is not one between claims that each have a
 /// few nodes.
 pub(super) fn agree(majority: usize, reports: &[&[Conflict]]) -> bool {
-    let mut counts: BTreeMap<(&LockName, Option<(ClaimDigest, Fence)>), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     for conflict in reports.iter().copied().flatten() {
         let listed: &[Holder] = match &conflict.by {
             ConflictKind::Holders(holders) => &holders.listed,

@@ -13,6 +13,9 @@ const RESTORING: Micros = SECOND / 2;
 /// left it there.
 const REST: Micros = 5 * SECOND;
 
+/// After this time a node that has not answered has no say in an operation.
+const LATE: Micros = SECOND / 10;
+
 /// How long after a failure a node may still be late.
 const TOGETHER: Micros = SECOND;
 
@@ -39,23 +42,24 @@ impl History {
             .unwrap_or(Micros::MAX)
     }
 
-    /// Whether the claim was requested at two processes at once, which a quorum may tell two fencing tokens.
-    pub(super) fn is_asked_twice_at_once(&self, claim: usize) -> bool {
+    /// Whether a quorum may tell the claim two fencing tokens: it was requested at two processes at once, or the second
+    /// request did not hear a node in time that has the first token.
+    pub(super) fn may_have_two_fences(&self, claim: usize) -> bool {
         let asks = || {
-            let own = self
-                .requests
-                .iter()
-                .filter(|request| request.claim == Some(claim));
-            own.filter(|request| request.asks())
+            let own = self.requests.iter();
+            own.filter(|request| request.claim == Some(claim) && request.asks())
         };
-        let is_beside = |one: &Request, other: &Request| {
-            let is_granted =
-                |(_, answer): &&(Micros, Answer)| matches!(answer, Answer::Granted { .. });
-            let granted = one.arrivals.iter().find(is_granted);
-            let over = granted.map_or(one.ended(), |(at, _)| *at);
-            one.process != other.process && one.sent <= other.sent && other.sent <= over
+        let granted = |request: &Request| {
+            let is_grant = |(_, answer): &&(_, Answer)| matches!(answer, Answer::Granted { .. });
+            let granted = request.arrivals.iter().find(is_grant);
+            granted.map_or(request.ended(), |(at, _)| *at)
         };
-        self.bounds.is_quorum && asks().any(|one| asks().any(|other| is_beside(one, other)))
+        let is_apart = |one: &Request, other: &Request| {
+            let is_late = granted(other) - other.sent >= LATE;
+            let is_beside = other.sent <= granted(one);
+            one.process != other.process && one.sent <= other.sent && (is_beside || is_late)
+        };
+        self.bounds.is_quorum && asks().any(|one| asks().any(|other| is_apart(one, other)))
     }
 
     /// Whether more than one node failed or was slow at about the same time, which is no minority.

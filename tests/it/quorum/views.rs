@@ -47,7 +47,7 @@ async fn listed(process: &Process, claim: &Claim) -> Vec<Holder> {
 #[tokio::test(start_paused = true)]
 async fn a_claim_is_shown_once_although_nodes_have_it_with_different_tokens() {
     for claim in [claim(), reader(&claim()), in_mode(&claim(), permits(1, 1))] {
-        let process = with_different_tokens(&[claim.clone()]).await;
+        let process = with_different_tokens(std::slice::from_ref(&claim)).await;
         let proposed = process.fences_at_nodes(&claim).await;
         let largest = proposed.into_iter().max();
         let contender = claim_on(lock_of(&claim));

@@ -150,7 +150,7 @@ fn twice(
             let (from, until) = (pair[0].requested, pair[1].reported);
             let is_exempt = evidence.has_clock_step(from, until, true)
                 || evidence.may_lose(pair[0], from, until)
-                || evidence.history.is_asked_twice_at_once(*claim);
+                || evidence.history.may_have_two_fences(*claim);
             if pair[1].requested < pair[0].latest_end + TOMBSTONE_TTL_MIN && !is_exempt {
                 let what = format!("two leases of one claim{}", story(evidence, *claim));
                 found.push(Violation::new(Rule::Resurrection, until, what));

@@ -170,10 +170,11 @@ fn order(
             continue;
         }
         // A node passes over the waiters of a process that it has not heard for the liveness timeout.
-        let may_be_passed_over = evidence
-            .history
-            .has_no_majority(waiter.queued, grant.reported);
-        if !may_be_passed_over && was_there(evidence, waiter, from, grant.reported) {
+        let may_be_passed_over = || {
+            let history = evidence.history;
+            history.has_no_majority(waiter.queued, grant.reported)
+        };
+        if was_there(evidence, waiter, from, grant.reported) && !may_be_passed_over() {
             let stories = [waiter.claim, grant.claim].map(|claim| story(evidence, claim));
             let what = format!(
                 "{}: the first was queued by {:.3}, the second was granted {} between {:.3} and {:.3}:{}",

@@ -90,9 +90,9 @@ fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) 
     }
 }
 
-/// Whether the lease of a renewal had ended by then, as far as its claim knew. Its `max_hold` may not allow more.
-fn is_over(evidence: &Evidence<'_>, renewal: &Request, at: Micros) -> bool {
-    let Some(claim) = renewal.claim else {
+/// Whether the lease of a claim had ended by then, as far as it knew. Its `max_hold` may not allow more.
+fn is_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
+    let Some(claim) = request.claim else {
         return false;
     };
     let reported = evidence
@@ -145,7 +145,8 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if waits > 0 && waits < late && at >= request.deadline() {
                 return false;
             }
-            if request.action == Action::Renew && is_over(evidence, request, at) {
+            let needs_lease = request.asks() || request.action == Action::Renew;
+            if needs_lease && is_over(evidence, request, at) {
                 return false;
             }
             // A grant while the processes notify each other of a clock step has an unknown outcome.

@@ -253,7 +253,7 @@ impl Part<'_> {
             unsure_from,
             is_reported: !evidence.reporting.is_empty(),
             may_repeat: unsure_from <= evidence.at
-                || self.history.is_asked_twice_at_once(claim)
+                || self.history.may_have_two_fences(claim)
                 || evidence.at > asked.saturating_add(TOMBSTONE_TTL_MIN),
         }
     }
