@@ -269,6 +269,24 @@ async fn a_principal_has_no_more_waiters_than_its_quota_permits() {
 
 async fn has_waiters(api: &Api, count: u64) {
     eventually("the claims wait", async || {
+/// A client whose connection has died repeats its request before the process notices.
+#[tokio::test]
+async fn a_repeated_request_of_a_waiting_claim_has_the_place_that_the_claim_has() {
+    const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let api = api("waiters_max = 1").await;
+    api.send(by("quiet", post("/locks/a?ttl=1h"))).await;
+    let first = api.begin(greedy(post("/locks/a?wait=1m").token(TOKEN)));
+    has_waiters(&api, 1).await;
+    let repeated = [(); 4].map(|()| api.begin(greedy(post("/locks/a?wait=100ms").token(TOKEN))));
+    for request in repeated {
+        let answer = request.await.expect("it does not panic");
+        assert_eq!(answer.status, 423, "{}", answer.text());
+    }
+    let other = api.send(greedy(post("/locks/a?wait=100ms"))).await;
+    assert_eq!(other.refusal(), (429, "quota_exceeded".to_owned()));
+    first.abort();
+}
+
         let lock = api.send(by("quiet", get("/locks/a"))).await.json();
         (lock["queue_length"] == count).then_some(())
     })
