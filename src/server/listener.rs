@@ -10,6 +10,8 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use nix::fcntl::OFlag;
+use nix::unistd::Uid;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use super::peer::PeerAddress;
@@ -168,11 +170,27 @@ fn lock(path: &Path) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(beside(path, ".lock"))?;
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .open(&path)
+        .map_err(unusable)?;
+    let metadata = lock.metadata().map_err(unusable)?;
+    let is_of = |user: Uid| metadata.uid() == user.as_raw();
+    if !metadata.is_file() || !(is_of(Uid::effective()) || is_of(Uid::from_raw(0))) {
+        let problem = "it is no regular file of the user of this process; remove it";
+        return Err(unusable(io::Error::other(problem)));
+    }
+///
+/// In a directory that others may write to, one of them may have put something else there, which is not waited for, not
+/// followed elsewhere, and not taken for a process that listens.
     match lock.try_lock() {
+    let path = beside(path, ".lock");
+    let unusable = |error: io::Error| {
+        let problem = format!("{} cannot be locked: {error}", path.display());
+        io::Error::new(error.kind(), problem)
+    };
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AddrInUse.into()),
-        Err(TryLockError::Error(error)) => Err(error),
+        Err(TryLockError::Error(error)) => Err(unusable(error)),
     }
 }
 
