@@ -254,7 +254,11 @@ fn decide(app: &App, request: Request, arrived: Instant, may_wait: bool) -> KeyD
             // Without the keys of now, it is not the client that is at fault.
             KeyDecision::Made(Err(match (fault, unread_since(keys, arrived)) {
                 (TokenFault::NoKeys, _) => problem,
-                (TokenFault::UnknownKey, Some(left)) => Problem::key_not_read_yet(left),
+                // It counts as a failure all the same: whoever invents keys makes each request wait for the issuer.
+                (TokenFault::UnknownKey, Some(left)) => {
+                    let problem = Problem::key_not_read_yet(left);
+                    failures.refuse(&Requester::of(request), problem)
+                }
                 (_, _) => failures.refuse(&Requester::of(request), problem),
             }))
         }
@@ -315,7 +319,15 @@ fn sender(keys: &KeyRing, failures: &Failures, request: &Request) -> Result<Prin
             if failures.are_too_many(request) {
                 tokens.take_check().map_err(Unknown::TooMany)?;
             }
-            tokens.verify(&presented, hash).map_err(Unknown::Token)?
+            let verified = tokens.verify(&presented, hash);
+            verified.map_err(|fault| match (fault, failures.over_in(request)) {
+                // It does not wait for the issuer, but the keys are read for others at its address.
+                (TokenFault::UnknownKey | TokenFault::NoKeys, Some(over_in)) => {
+                    drop(tokens.refreshed());
+                    Unknown::TooMany(over_in)
+                }
+                (_, _) => Unknown::Token(fault),
+            })?
         }
     };
     let principal = keys.principal_of_token(token);
