@@ -94,7 +94,7 @@ impl Ttl {
 }
 
 /// The configured bounds of a claim's fields.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The TTL of a claim without one.
     pub ttl_default: Duration,
@@ -111,7 +111,7 @@ pub struct Bounds {
 }
 
 /// The largest limits of the locks of a claim.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitBounds {
     /// The largest `limit`.
     pub limit_max: u32,
