@@ -133,13 +133,15 @@ impl LimitBounds {
 }
 
 impl Bounds {
-    /// The same bounds with a longest TTL of at most this. It is also the TTL of a claim without one, if that is longer.
+    /// The same bounds with a longest TTL of at most this. It is also the TTL of a claim without one, if that is longer, and
+    /// the longest `min_hold` and `lock_delay`, which keep a lock from others as well.
     #[must_use]
     pub fn with_ttl_at_most(&self, ttl_max: Duration) -> Self {
         let ttl_max = ttl_max.min(self.ttl_max).max(self.ttl_min);
         Self {
             ttl_default: self.ttl_default.min(ttl_max),
             ttl_max,
+            lock_delay_max: self.lock_delay_max.min(ttl_max),
             ..self.clone()
         }
     }

@@ -28,7 +28,7 @@ pub struct Quota {
     pub requests: Option<RequestRate>,
     /// How many places in queues its waiting claims may have on one process.
     pub waiters_max: Option<usize>,
-    /// The longest TTL, and the longest `min_hold`.
+    /// The longest TTL, and the longest `min_hold` and `lock_delay`.
     pub ttl_max: Option<Duration>,
     /// The longest name of a lock, in bytes.
     pub name_bytes_max: Option<usize>,

@@ -189,6 +189,8 @@ async fn what_a_principal_asks_for_may_be_as_large_as_its_quota_permits() {
     field(post("/locks/a?ttl=11s"), "invalid_field", out_of_range).await;
     let min_hold = "min_hold: 11s is out of range";
     field(post("/locks/a?min_hold=11s"), "invalid_field", min_hold).await;
+    let lock_delay = "lock_delay: 11s is out of range; use 0s to 10s";
+    field(post("/locks/a?lock_delay=11s"), "invalid_field", lock_delay).await;
     let name = "too/long9 has 9 bytes; the principal greedy may use names of at most 8";
     field(post("/locks/too/long9"), "invalid_name", name).await;
     let several = post("/locks").json(r#"{"names":["a","too/long9"]}"#);
@@ -267,8 +269,6 @@ async fn a_principal_has_no_more_waiters_than_its_quota_permits() {
     }
 }
 
-async fn has_waiters(api: &Api, count: u64) {
-    eventually("the claims wait", async || {
 /// A client whose connection has died repeats its request before the process notices.
 #[tokio::test]
 async fn a_repeated_request_of_a_waiting_claim_has_the_place_that_the_claim_has() {
@@ -287,6 +287,8 @@ async fn a_repeated_request_of_a_waiting_claim_has_the_place_that_the_claim_has(
     first.abort();
 }
 
+async fn has_waiters(api: &Api, count: u64) {
+    eventually("the claims wait", async || {
         let lock = api.send(by("quiet", get("/locks/a"))).await.json();
         (lock["queue_length"] == count).then_some(())
     })
