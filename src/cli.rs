@@ -160,7 +160,7 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliE
         Some(("man", matches)) => Ok(manual::man(matches)?),
         Some(("openapi", _)) => Ok(output::show(&http::openapi::json())),
         Some(("doctor", matches)) => Ok(doctor::run(matches, &environment)?),
-        Some(("keys", matches)) => Ok(keys::run(matches, &environment)?),
+        Some(("keys", matches)) => Ok(keys::run(matches, environment)?),
         Some(("config", matches)) => config::run(matches, environment),
         Some((name, _)) => unreachable!("clap knows no command {name}"),
     }

@@ -123,6 +123,15 @@ impl Config {
         Ok((config, settings))
     }
 
+    /// Only the bounds of claims, without validating the rest: what checks a keys file needs nothing else.
+    ///
+    /// # Errors
+    ///
+    /// When a name is unknown, or a bound does not parse.
+    pub fn lease_bounds(sources: &Sources) -> Result<Bounds, ConfigError> {
+        bounds(&Settings::resolve(sources)?, LimitBounds::ANY)
+    }
+
     /// Only where a probe on this machine finds the server, without validating the rest: `healthcheck` needs nothing else.
     ///
     /// # Errors
@@ -173,14 +182,15 @@ impl Config {
             | StoreUrl::Sentinel(_)
             | StoreUrl::Cluster(_) => LimitBounds::ANY,
         };
+        let lease = bounds(settings, limits)?;
         Ok(Self {
             store,
-            auth: Auth::parse(settings, &listen)?,
+            auth: Auth::parse(settings, &listen, &lease)?,
             jwt: JwtConfig::parse(settings)?,
             listen,
             auth_config: AuthConfig::parse(settings)?,
             operation_timeout: settings.positive("operation_timeout")?,
-            lease: bounds(settings, limits)?,
+            lease,
             waiting: WaitingConfig::parse(settings)?,
             server,
             certificate: ServerCertificate::parse(settings)?,
@@ -234,6 +244,10 @@ impl Config {
                  are refused; set server.admin_listen for them"
                     .to_owned(),
             );
+        }
+        if let Auth::Keys(keys) = &self.auth {
+            let files = keys.file.iter();
+            warnings.extend(files.flat_map(|file| file.warnings(&self.lease)));
         }
         if let Some(policy) = &self.redis.accept_eviction_policy {
             warnings.push(format!(

@@ -91,6 +91,14 @@ impl Budget {
     }
 }
 
+impl Taken {
+    /// Whether it is a part of this budget, or of a clone.
+    #[must_use]
+    pub fn is_of(&self, budget: &Budget) -> bool {
+        Arc::ptr_eq(&self.budget.0, &budget.0)
+    }
+}
+
 fn fits(used: usize, amount: usize, max: usize) -> bool {
     used == 0 || used.saturating_add(amount) <= max
 }

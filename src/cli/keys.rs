@@ -10,7 +10,9 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use super::output::{self, Cell, TextTable};
 use super::say::{Say, Verbosity};
 use super::{Environment, Exit, arguments, flags};
-use crate::config::{API_KEY_CHARS_MAX, ConfigError, KeyHash, KeysFile, PrincipalEntry, Secret};
+use crate::config::{
+    API_KEY_CHARS_MAX, Config, ConfigError, KeyHash, KeysFile, PrincipalEntry, Secret, Sources,
+};
 use crate::domain::{LockName, Verb};
 
 /// The file of the configuration, which the commands check if no other is named.
@@ -32,6 +34,8 @@ Examples:
 pub(super) enum KeysError {
     #[error(transparent)]
     File(#[from] ConfigError),
+    #[error("{}: {problem}", .path.display())]
+    Quota { path: PathBuf, problem: String },
     #[error("{0}")]
     Key(String),
     #[error("no keys file is named; give one, or set {FILE_VARIABLE}")]
@@ -45,7 +49,7 @@ pub(super) enum KeysError {
 impl KeysError {
     pub(super) fn exit(&self) -> Exit {
         match self {
-            Self::File(_) | Self::NoPrincipal(_) => Exit::Misconfigured,
+            Self::File(_) | Self::Quota { .. } | Self::NoPrincipal(_) => Exit::Misconfigured,
             Self::Key(_) | Self::NoFile => Exit::Misused,
             Self::NoRandomness => Exit::Internal,
         }
@@ -98,7 +102,7 @@ pub(super) fn command() -> Command {
 
 /// # Errors
 /// A file or a key cannot be used.
-pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exit, KeysError> {
+pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit, KeysError> {
     let (command, matches) = matches.subcommand().expect("clap requires a subcommand");
     match command {
         "new" => new(),
@@ -106,8 +110,12 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
             let hash = KeyHash::of(key_in(matches)?.expose().as_bytes());
             Ok(output::show(&format!("{hash}\n")))
         }
-        "list" => Ok(list(&file_in(matches, environment)?)),
-        _ => check(matches, &file_in(matches, environment)?),
+        "list" => Ok(list(&file_in(matches, &environment)?)),
+        _ => {
+            let file = file_in(matches, &environment)?;
+            check_quotas(&file, environment)?;
+            check(matches, &file)
+        }
     }
 }
 
@@ -175,6 +183,20 @@ fn rows(entry: &PrincipalEntry) -> Vec<Vec<Cell>> {
         rows.push(head.iter().map(Cell::from).chain(nothing).collect());
     }
     rows
+}
+
+/// As the service does with the same environment and file of settings.
+fn check_quotas(file: &KeysFile, environment: Environment) -> Result<(), KeysError> {
+    let sources = Sources {
+        environment,
+        ..Sources::default()
+    };
+    let bounds = Config::lease_bounds(&sources)?;
+    file.check_quotas(&bounds)
+        .map_err(|problem| KeysError::Quota {
+            path: file.path.clone(),
+            problem,
+        })
 }
 
 fn check(matches: &ArgMatches, file: &KeysFile) -> Result<Exit, KeysError> {

@@ -12,6 +12,7 @@ use super::listen::ListenAddress;
 use super::secret::{self, Secret};
 use super::server_tls;
 use super::settings::{Settings, UpperBound};
+use crate::domain::Bounds;
 
 const API_KEY_CHARS_MIN: usize = 16;
 /// The longest key, in characters.
@@ -48,6 +49,8 @@ pub struct Keys {
     asks_for_certificates: bool,
     /// Whether tokens of an issuer are accepted.
     accepts_tokens: bool,
+    /// The bounds of all claims.
+    lease: Bounds,
 }
 
 /// One key and its origin.
@@ -71,7 +74,11 @@ pub struct AuthConfig {
 }
 
 impl Auth {
-    pub(super) fn parse(settings: &Settings, listen: &ListenAddress) -> Result<Self, ConfigError> {
+    pub(super) fn parse(
+        settings: &Settings,
+        listen: &ListenAddress,
+        lease: &Bounds,
+    ) -> Result<Self, ConfigError> {
         let wants_key = settings.choice("auth", &[("key", true), ("none", false)])?;
         let api = key(settings, "api_key")?;
         let file = keys_file(settings)?;
@@ -104,6 +111,7 @@ impl Auth {
             file,
             asks_for_certificates: server_tls::asks_clients(settings),
             accepts_tokens: jwt::is_set(settings),
+            lease: lease.clone(),
         };
         keys.checked()
             .map_err(|(name, problem)| settings.invalid(name, problem))
@@ -153,6 +161,7 @@ impl Keys {
             file: self.file.as_ref().map(reread).transpose()?,
             asks_for_certificates: self.asks_for_certificates,
             accepts_tokens: self.accepts_tokens,
+            lease: self.lease.clone(),
         };
         keys.checked()
             .map_err(|(name, problem)| format!("{name}: {problem}"))
@@ -180,9 +189,13 @@ impl Keys {
         principal.map(|principal| principal.name.as_str())
     }
 
-    /// Checks that each key is valid in a header, that no key has two roles, and that no principal waits for certificates
-    /// that clients are not asked for, or for tokens that are not accepted.
+    /// Checks that each key is valid in a header, that no key has two roles, that no principal waits for certificates that
+    /// clients are not asked for, or for tokens that are not accepted, and that none has a quota that permits no lease.
     fn checked(self) -> Result<Self, (&'static str, String)> {
+        if let Some(file) = &self.file {
+            file.check_quotas(&self.lease)
+                .map_err(|problem| (KEYS_FILE, problem))?;
+        }
         for (name, key) in self.all() {
             check(&key.secret).map_err(|problem| (name, problem))?;
         }

@@ -79,7 +79,8 @@ impl QuorumNode {
     }
 }
 
-/// The URLs of the nodes. The URL of Sentinels has commas of its own, so only those before a scheme separate nodes.
+/// The URLs of the nodes, without blanks around them. The URL of Sentinels has commas of its own, so only those before a
+/// scheme separate nodes.
 fn split(urls: &str) -> Vec<&str> {
     let begins_url = |rest: &str| {
         let scheme = rest.split_once(':').map_or("", |(scheme, _)| scheme);
@@ -90,12 +91,12 @@ fn split(urls: &str) -> Vec<&str> {
     let mut nodes = Vec::new();
     let mut from = 0;
     for (at, _) in urls.match_indices(',') {
-        if begins_url(&urls[at + 1..]) {
-            nodes.push(&urls[from..at]);
+        if begins_url(urls[at + 1..].trim_start()) {
+            nodes.push(urls[from..at].trim());
             from = at + 1;
         }
     }
-    nodes.push(&urls[from..]);
+    nodes.push(urls[from..].trim());
     nodes
 }
 

@@ -94,7 +94,7 @@ impl Ttl {
 }
 
 /// The configured bounds of a claim's fields.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The TTL of a claim without one.
     pub ttl_default: Duration,
@@ -111,7 +111,7 @@ pub struct Bounds {
 }
 
 /// The largest limits of the locks of a claim.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitBounds {
     /// The largest `limit`.
     pub limit_max: u32,
@@ -133,13 +133,15 @@ impl LimitBounds {
 }
 
 impl Bounds {
-    /// The same bounds with a longest TTL of at most this. It is also the TTL of a claim without one, if that is longer.
+    /// The same bounds with a longest TTL of at most this. It is also the TTL of a claim without one, if that is longer, and
+    /// the longest `min_hold` and `lock_delay`, which keep a lock from others as well.
     #[must_use]
     pub fn with_ttl_at_most(&self, ttl_max: Duration) -> Self {
         let ttl_max = ttl_max.min(self.ttl_max).max(self.ttl_min);
         Self {
             ttl_default: self.ttl_default.min(ttl_max),
             ttl_max,
+            lock_delay_max: self.lock_delay_max.min(ttl_max),
             ..self.clone()
         }
     }

@@ -6,6 +6,7 @@
 //! names of the locks are known, and before the store is asked.
 
 mod browsers;
+mod failures;
 mod keys;
 mod lasting;
 mod quota;
@@ -22,7 +23,6 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
 use tokio::time::Instant;
 
 use super::app::App;
-use super::peers::PeerCounts;
 use super::problem::{AccessRefusal, Problem};
 use super::requester::Requester;
 use super::routes::Route;
@@ -30,6 +30,7 @@ use crate::config::{CertificateName, KeyHash};
 use crate::domain::{LockName, NamePrefixes, Owner, Verb};
 use crate::limits::Limit;
 pub use browsers::KnownHosts;
+pub use failures::Failures;
 pub(super) use keys::Principal;
 pub use keys::{KeyRing, Role};
 pub(super) use quota::RateLimit;
@@ -53,11 +54,20 @@ impl Access {
         Self::Open(KnownHosts::any())
     }
 
-    /// Refuses cross-site requests on a service without keys. Keys are checked later, by the routes that need one.
+    /// Refuses cross-site requests on a service without keys, and requests with different keys on one with keys: a proxy in
+    /// front may check another one. Which key it is is checked later, by the routes that need one.
     pub(super) fn screen(&self, request: &Request, route: Option<Route>) -> Result<(), Problem> {
         match self {
             Self::Open(hosts) => browsers::screen(hosts, request, route),
-            Self::Keys(..) => Ok(()),
+            Self::Keys(..) => {
+                let mut keys = request.headers().get_all(AUTHORIZATION).iter();
+                let first = keys.next();
+                if keys.all(|key| Some(key) == first) {
+                    return Ok(());
+                }
+                let problem = "two different keys are given; send one";
+                Err(Problem::field("authorization", problem))
+            }
         }
     }
 
@@ -247,9 +257,8 @@ fn decide(
             // Without the keys of now, it is not the client that is at fault.
             match (fault, unread_since(keys, arrived)) {
                 (TokenFault::NoKeys, _) => return Err(problem),
-                (TokenFault::UnknownKey, Some(left)) => {
-                    return Err(Problem::key_not_read_yet(left));
-                }
+                // It counts as a failure all the same: whoever invents keys makes each request wait for the issuer.
+                (TokenFault::UnknownKey, Some(left)) => Problem::key_not_read_yet(left),
                 (_, _) => problem,
             }
         }
@@ -305,7 +314,15 @@ fn sender(keys: &KeyRing, failures: &Failures, request: &Request) -> Result<Prin
             if failures.are_too_many(request) {
                 tokens.take_check().map_err(Unknown::TooMany)?;
             }
-            tokens.verify(&presented, hash).map_err(Unknown::Token)?
+            let verified = tokens.verify(&presented, hash);
+            verified.map_err(|fault| match (fault, failures.over_in(request)) {
+                // It does not wait for the issuer, but the keys are read for others at its address.
+                (TokenFault::UnknownKey | TokenFault::NoKeys, Some(over_in)) => {
+                    drop(tokens.refreshed());
+                    Unknown::TooMany(over_in)
+                }
+                (_, _) => Unknown::Token(fault),
+            })?
         }
     };
     let principal = keys.principal_of_token(token);
@@ -361,40 +378,4 @@ fn presented<'a>(value: &'a [u8], path: &str) -> Option<Cow<'a, [u8]>> {
     let mut decoded = BASE64_STANDARD.decode(encoded).ok()?;
     let colon = decoded.iter().position(|&byte| byte == b':')?;
     Some(Cow::Owned(decoded.split_off(colon + 1)))
-}
-
-/// The counts of failed authentications in this process. Clones share them.
-#[derive(Clone, Debug)]
-pub struct Failures {
-    per_minute_max: u32,
-    counts: PeerCounts,
-}
-
-impl Failures {
-    /// After `per_minute_max` failures of a peer in a minute, further ones get 429.
-    #[must_use]
-    pub fn new(per_minute_max: u32) -> Self {
-        Self {
-            per_minute_max,
-            counts: PeerCounts::default(),
-        }
-    }
-
-    /// Counts the failure and returns its problem, or that of too many. Trusted proxies are never limited, because they forward
-    /// requests of many clients.
-    fn refuse(&self, requester: &Requester, problem: Problem) -> Problem {
-        let counted = self.counts.count(requester.network());
-        if requester.is_trusted_proxy() || counted.count <= self.per_minute_max {
-            problem
-        } else {
-            Problem::rate_limited(counted.over_in)
-        }
-    }
-
-    /// Whether the sender has failed too often, be it a trusted proxy or not.
-    fn are_too_many(&self, request: &Request) -> bool {
-        let requester = request.extensions().get::<Requester>();
-        let counted = requester.and_then(|known| self.counts.current(known.network()));
-        counted.is_some_and(|counted| counted.count > self.per_minute_max)
-    }
 }

@@ -8,9 +8,13 @@ use std::os::unix::fs::{
 };
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nix::fcntl::OFlag;
+use nix::unistd::Uid;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::peer::PeerAddress;
 use crate::config::ListenAddress;
@@ -23,6 +27,9 @@ const SEND_BUFFER: u32 = 128 * 1024;
 /// With the usual 128, many of the clients that reconnect at once when a process is replaced would be dropped without
 /// notice, and retry a second later.
 const BACKLOG: i32 = i32::MAX;
+
+/// How often the file of a Unix socket is looked for. It costs one system call.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A bound listener.
 pub(super) enum BoundListener {
@@ -43,6 +50,7 @@ pub(super) struct SocketFile {
     inode: u64,
     /// Until the file is removed, no other process binds the path.
     _lock: File,
+    check: AbortOnDropHandle<()>,
 }
 
 impl BoundListener {
@@ -140,6 +148,7 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
         path: path.to_owned(),
         inode,
         _lock: lock,
+        check: AbortOnDropHandle::new(tokio::spawn(report_removal(path.to_owned(), inode))),
     };
     Ok((UnixListener::from_std(socket.into())?, file))
 }
@@ -162,17 +171,33 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 /// Locks the path for one process. The file is not removed: another process may have opened it, and would then lock a
 /// file that a third one does not see.
+///
+/// In a directory that others may write to, one of them may have put something else there, which is not waited for, not
+/// followed elsewhere, and not taken for a process that listens.
 fn lock(path: &Path) -> io::Result<File> {
+    let path = beside(path, ".lock");
+    let unusable = |error: io::Error| {
+        let problem = format!("{} cannot be locked: {error}", path.display());
+        io::Error::new(error.kind(), problem)
+    };
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(beside(path, ".lock"))?;
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .open(&path)
+        .map_err(unusable)?;
+    let metadata = lock.metadata().map_err(unusable)?;
+    let is_of = |user: Uid| metadata.uid() == user.as_raw();
+    if !metadata.is_file() || !(is_of(Uid::effective()) || is_of(Uid::from_raw(0))) {
+        let problem = "it is no regular file of the user of this process; remove it";
+        return Err(unusable(io::Error::other(problem)));
+    }
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AddrInUse.into()),
-        Err(TryLockError::Error(error)) => Err(error),
+        Err(TryLockError::Error(error)) => Err(unusable(error)),
     }
 }
 
@@ -206,10 +231,26 @@ fn refuse_if_used(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Logs once that the file is no longer there. The socket stays open then, but no client finds it, and nothing else would
+/// say so. It is not bound again: whoever has removed it may have meant that.
+async fn report_removal(path: PathBuf, inode: u64) {
+    while is_own(&path, inode) {
+        tokio::time::sleep(FILE_CHECK_INTERVAL).await;
+    }
+    tracing::error!(
+        path = %path.display(),
+        "the file of the Unix socket was removed or replaced, so nobody can connect; restart the service"
+    );
+}
+
+fn is_own(path: &Path, inode: u64) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|it| it.ino() == inode)
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_own = fs::symlink_metadata(&self.path).is_ok_and(|it| it.ino() == self.inode);
-        if is_own {
+        self.check.abort();
+        if is_own(&self.path, self.inode) {
             // One that stays is replaced by the next process.
             let _ = fs::remove_file(&self.path);
         }

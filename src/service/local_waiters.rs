@@ -15,7 +15,7 @@ use super::schedule::PollPace;
 use super::waiter::{DeferredNotify, LockQueue, Places, QueueAnswer, Waiter};
 use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
-use crate::limits::{Budget, PeerLimits};
+use crate::limits::{Budget, PeerLimits, Taken};
 use crate::sync::{Mutex, MutexGuard};
 
 /// A process is considered dead after this many poll intervals without a poll.
@@ -79,7 +79,8 @@ impl LocalWaiters {
     }
 
     /// Registers a request that may wait, or returns the limit that refuses it. One peer may have half of all places, and
-    /// the principal of the request those of its quota.
+    /// the principal of the request those of its quota, of which all its requests for one claim share the same ones: a
+    /// client may repeat a request whose connection has died before this process notices.
     pub(super) fn enter(
         &self,
         claim: &Arc<Claim>,
@@ -87,9 +88,13 @@ impl LocalWaiters {
         of_principal: Option<&Budget>,
     ) -> Result<Arc<Waiter>, QueueFull> {
         let locks = claim.names.len();
+        let mut state = self.lock();
         // First, because it is the one that the client can do something about.
-        let of_principal =
-            of_principal.map(|places| places.take(locks).ok_or(QueueFull::Principal));
+        let of_principal = of_principal.map(|places| {
+            let shared = state.places_of_claim(claim, places);
+            let taken = shared.or_else(|| places.take(locks).map(Arc::new));
+            taken.ok_or(QueueFull::Principal)
+        });
         let of_principal = of_principal.transpose()?;
         let of_peer_max = half(self.places.max());
         let of_peer = peer.map(|peer| {
@@ -105,7 +110,6 @@ impl LocalWaiters {
             of_peer,
             of_principal,
         };
-        let mut state = self.lock();
         state.waiters += 1;
         state.places_of_several += places_of_several(claim);
         state.next_number += 1;
@@ -317,6 +321,16 @@ fn places_of_several(claim: &Claim) -> usize {
 }
 
 impl WaiterTable {
+    /// What a request for the same claim has taken of this budget.
+    fn places_of_claim(&self, claim: &Claim, budget: &Budget) -> Option<Arc<Taken>> {
+        let mut same = self.attached.get(&claim.token).into_iter().flatten();
+        same.find_map(|other| {
+            let places = other.places.of_principal.as_ref()?;
+            let is_shared = other.claim.names == claim.names && places.is_of(budget);
+            is_shared.then(|| Arc::clone(places))
+        })
+    }
+
     /// Removes the waiter from its queues, and removes empty queues.
     fn dequeue(&mut self, waiter: &Arc<Waiter>, place: QueuePlace, wakes: &mut DeferredNotify) {
         for name in waiter.claim.names.iter() {

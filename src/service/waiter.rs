@@ -28,17 +28,18 @@ pub(super) struct Waiter {
     /// An earlier request of this process for the same claim was granted; this one may take the lease over.
     may_take_over: AtomicBool,
     schedule: Mutex<PollSchedule>,
-    #[expect(dead_code, reason = "it is held, not read")]
-    places: Places,
+    pub(super) places: Places,
 }
 
 /// The places that a waiter occupies, of the budgets of the process, of its peer and of its principal.
 #[derive(Debug)]
-#[expect(dead_code, reason = "it is held, not read")]
 pub(super) struct Places {
+    #[expect(dead_code, reason = "it is held, not read")]
     pub(super) of_all: Taken,
+    #[expect(dead_code, reason = "it is held, not read")]
     pub(super) of_peer: Option<Taken>,
-    pub(super) of_principal: Option<Taken>,
+    /// Shared by all requests for the claim, and given back with the last of them.
+    pub(super) of_principal: Option<Arc<Taken>>,
 }
 
 /// Held by the caller of a waiting request. Dropping it marks the waiter as disconnected and wakes it.

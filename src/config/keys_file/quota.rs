@@ -4,9 +4,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::KeysFile;
 use super::tables::Section;
 use crate::config::error::ConfigError;
-use crate::domain::{LockName, Metadata, duration};
+use crate::domain::{Bounds, LockName, Metadata, duration};
 
 /// No process answers more requests in a second, and no more fit into a burst.
 const REQUESTS_MAX: u32 = 1_000_000;
@@ -32,7 +33,7 @@ pub struct Quota {
     pub waiters_max: Option<usize>,
     /// How many locks it may hold at a time, counted by the store for all processes.
     pub locks_max: Option<usize>,
-    /// The longest TTL, and the longest `min_hold`.
+    /// The longest TTL, and the longest `min_hold` and `lock_delay`.
     pub ttl_max: Option<Duration>,
     /// The longest name of a lock, in bytes.
     pub name_bytes_max: Option<usize>,
@@ -73,6 +74,49 @@ impl Quota {
             name_bytes_max: bytes(NAME_BYTES, LockName::BYTES_MAX)?.or(default.name_bytes_max),
             metadata_bytes_max: bytes(METADATA_BYTES, Metadata::BYTES_MAX)?
                 .or(default.metadata_bytes_max),
+        })
+    }
+}
+
+impl KeysFile {
+    /// Checks the quotas against the bounds of the service, which the file does not know.
+    ///
+    /// # Errors
+    /// One line about a principal that could acquire nothing.
+    pub fn check_quotas(&self, bounds: &Bounds) -> Result<(), String> {
+        match self
+            .ttl_max_where(|ttl_max| ttl_max < bounds.ttl_min)
+            .next()
+        {
+            None => Ok(()),
+            Some((name, ttl_max)) => Err(format!(
+                "the quota of {name}: ttl_max is {}, shorter than lease.ttl_min, {}, so no lease could be granted",
+                duration::format(ttl_max),
+                duration::format(bounds.ttl_min)
+            )),
+        }
+    }
+
+    /// Quotas that have no effect. They are valid, because services with other bounds may share the file.
+    pub(in crate::config) fn warnings(&self, bounds: &Bounds) -> impl Iterator<Item = String> {
+        let longest = bounds.ttl_max;
+        let without_effect = self.ttl_max_where(move |ttl_max| ttl_max > longest);
+        without_effect.map(move |(name, ttl_max)| {
+            format!(
+                "the quota of {name}: ttl_max is {}, longer than lease.ttl_max, {}, which bounds its leases too",
+                duration::format(ttl_max),
+                duration::format(longest)
+            )
+        })
+    }
+
+    fn ttl_max_where(
+        &self,
+        has_to_be: impl Fn(Duration) -> bool,
+    ) -> impl Iterator<Item = (&str, Duration)> {
+        self.principals.iter().filter_map(move |principal| {
+            let ttl_max = principal.quota.ttl_max?;
+            has_to_be(ttl_max).then_some((principal.name.as_str(), ttl_max))
         })
     }
 }

@@ -13,11 +13,12 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use futures_util::future::BoxFuture;
 use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::{Header, Validation, decode, decode_header};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{JwtConfig, KeyHash, RequestRate, SigningKey};
@@ -149,6 +150,9 @@ impl TokenVerifier {
         let Shared { config, keys, .. } = &*self.0;
         let header = decode_header(token).map_err(|_| TokenFault::Malformed)?;
         check(&header)?;
+        if is_critical(token) {
+            return Err(TokenFault::Malformed);
+        }
         // The header chooses among the accepted algorithms and nothing else. What it says about where to find a key (jku,
         // jwk, x5u, x5c) is ignored (RFC 8725, 3.10), and the key has to be for this algorithm (3.1).
         if !config.algorithms.contains(&header.alg) {
@@ -223,11 +227,25 @@ fn check(header: &Header) -> Result<(), TokenFault> {
     if !header.typ.as_deref().is_none_or(is_of_type) {
         return Err(TokenFault::Type);
     }
-    // Who does not know a header that is critical has to refuse the token (RFC 7515, 4.1.11), and none is known here.
-    if header.crit.is_some() {
-        return Err(TokenFault::Malformed);
-    }
     Ok(())
+}
+
+/// Whether the header names other headers as critical. Who does not know one of them has to refuse the token, and none is
+/// known here; what is no list of names is not valid either (RFC 7515, 4.1.11). The library takes `null` for nothing.
+fn is_critical(token: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct CriticalHeaders {
+        #[serde(default, deserialize_with = "is_there")]
+        crit: bool,
+    }
+    let header = token.split(|byte| *byte == b'.').next();
+    let header = header.and_then(|header| BASE64_URL_SAFE_NO_PAD.decode(header).ok());
+    let header = header.and_then(|header| serde_json::from_slice::<CriticalHeaders>(&header).ok());
+    header.is_none_or(|header| header.crit)
+}
+
+fn is_there<'de, D: Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(value).map(|_| true)
 }
 
 fn fault(error: &Error) -> TokenFault {

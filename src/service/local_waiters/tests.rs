@@ -55,3 +55,26 @@ async fn a_waiter_dequeued_early_passes_its_reservation_to_the_next() {
     waiters.dequeue_early(first, QueuePlace::At(1));
     assert_eq!(waiters.next_head_poll(next, now), Some(now));
 }
+
+/// A client whose connection has died repeats its request before the process notices.
+#[tokio::test]
+async fn requests_for_one_claim_share_the_places_of_their_principal_until_the_last_has_left() {
+    let waiters = LocalWaiters::new(HOUR, 10);
+    let [of_one, of_other] = [1, 1].map(Budget::new);
+    let repeated = claim("a");
+    let [first, second] = [(); 2].map(|()| {
+        let entered = waiters.enter(&repeated, None, Some(&of_one));
+        entered.expect("it is the same claim")
+    });
+    let is_refused = || waiters.enter(&claim("a"), None, Some(&of_one)).is_err();
+    assert!(is_refused());
+    let other = waiters.enter(&repeated, None, Some(&of_other));
+    assert_eq!(of_other.used(), 1, "another principal has its own places");
+    for waiter in [first, other.expect("there is room")] {
+        drop(waiters.leave(&waiter, QueuePlace::Arriving));
+    }
+    assert!(is_refused(), "the claim still waits");
+    drop(waiters.leave(&second, QueuePlace::Arriving));
+    drop(second);
+    assert!(!is_refused());
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::http::{Access, Failures, KeyRing, Role};
 use leasehold::server::Peer;
 
-use super::support::{Answer, Api, Call, call, delete, get, pass, post};
+use super::support::{Answer, Api, Call, call, delete, get, pass, post, refused};
 
 const FAILURES_MAX: u32 = 20;
 
@@ -159,6 +159,20 @@ async fn each_role_may_do_what_those_below_it_may_and_no_more() {
             }
         }
     }
+}
+
+/// A proxy in front may check another one than the service does.
+#[tokio::test]
+async fn two_different_keys_in_one_request_are_refused_in_any_order() {
+    let api = with_every_role().await;
+    let evict = || delete("/locks/a?force=true");
+    for [first, second] in [["client", "admin"], ["admin", "client"]] {
+        let request = with_key(with_key(evict(), first), second);
+        let words = "two different keys are given; send one";
+        refused(&api, request, "invalid_field", "authorization", words).await;
+    }
+    let same = with_key(with_key(post("/locks/a"), "client"), "client");
+    assert_eq!(api.send(same).await.status, 201);
 }
 
 #[tokio::test]

@@ -77,6 +77,23 @@ fn a_keys_file_is_shown_and_checked_without_a_service() {
     assert_code(&output(&["keys", "check"]), 64);
 }
 
+/// The service refuses it, so the check does.
+#[test]
+fn a_quota_that_the_bounds_of_the_service_exclude_is_refused() {
+    let hash = KeyHash::of(b"k").to_string();
+    let with_quota = FILE.replace("HASH", &hash) + "\n[quota]\nttl_max = \"1s\"\n";
+    let file = crate::config::file(&with_quota);
+    let check = |ttl_min: &str| {
+        let mut command = leasehold(&["keys", "check", file.path().to_str().unwrap()]);
+        command.env("LEASEHOLD_LEASE_TTL_MIN", ttl_min).output()
+    };
+    assert_code(&check("1s").unwrap(), 0);
+    let refused = check("2s").unwrap();
+    assert_code(&refused, 78);
+    let words = "the quota of billing: ttl_max is 1s, shorter than lease.ttl_min, 2s";
+    assert!(text(&refused.stderr).contains(words), "{refused:?}");
+}
+
 #[test]
 fn a_question_about_the_rules_is_answered_by_the_exit_code_too() {
     let hash = KeyHash::of(b"k").to_string();

@@ -25,6 +25,15 @@ fn a_url_has_the_urls_of_the_nodes() {
 }
 
 #[test]
+fn blanks_around_the_commas_of_a_quorum_count_for_nothing() {
+    let written = parsed("quorum: redis://a , redis+sentinel://s1,s2/locks,\tredis://c ");
+    assert_eq!(
+        written,
+        parsed("quorum:redis://a,redis+sentinel://s1,s2/locks,redis://c")
+    );
+}
+
+#[test]
 fn a_quorum_keeps_smaller_limits() {
     for (url, limit_max) in [
         ("redis://a", 1_000_000),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::config::{KeysFile, Quota, RequestRate};
 
 use super::keys_file::{assert_complaints, principal};
-use super::{KEY, OTHER_KEY, file};
+use super::{KEY, OTHER_KEY, complaint, file, from_environment};
 
 /// The quotas of the principals of a file.
 fn quotas(text: &str) -> Vec<Quota> {
@@ -105,4 +105,28 @@ fn a_mistake_in_a_quota_is_reported_with_its_line() {
             ":2: quota.ttl_mx: is unknown; did you mean ttl_max?",
         ),
     ]);
+}
+
+#[test]
+fn a_longest_ttl_that_no_ttl_of_the_service_fits_is_refused() {
+    let of = |ttl_max: &str| {
+        let own = format!("quota = {{ ttl_max = \"{ttl_max}\" }}");
+        file(&principal("a", KEY, &own))
+    };
+    let load = |ttl_max: &str| {
+        let file = of(ttl_max);
+        from_environment(&[
+            ("LEASEHOLD_AUTH_KEYS_FILE", file.path().to_str().unwrap()),
+            ("LEASEHOLD_LEASE_TTL_MIN", "1s"),
+        ])
+    };
+    let complaint = complaint(load("999ms"));
+    let expected = "the quota of a: ttl_max is 999ms, shorter than lease.ttl_min, 1s, so no lease could be granted";
+    assert!(complaint.contains("auth_keys_file"), "{complaint}");
+    assert!(complaint.contains(expected), "{complaint}");
+    let warnings = |ttl_max| load(ttl_max).unwrap().0.warnings();
+    assert_eq!(warnings("1s"), Vec::<String>::new());
+    let above =
+        "the quota of a: ttl_max is 2h, longer than lease.ttl_max, 1h, which bounds its leases too";
+    assert_eq!(warnings("2h"), [above]);
 }

@@ -145,6 +145,16 @@ fn with_other_headers() -> Vec<(&'static str, String, &'static str)> {
             none,
         ),
         (
+            "an empty list of critical headers",
+            with_header(json!({"alg": "RS256", "kid": "1", "crit": []})),
+            none,
+        ),
+        (
+            "no list of critical headers",
+            with_header(json!({"alg": "RS256", "kid": "1", "crit": null})),
+            none,
+        ),
+        (
             "no JSON",
             format!("{}.{}.{}", BASE64.encode("{"), "e30", "e30"),
             none,
@@ -170,7 +180,12 @@ fn unfit() -> Vec<(&'static str, String, &'static str)> {
         (
             "with an end below zero",
             with(json!({"exp": -1})),
-            "a claim",
+            "a value that it cannot have",
+        ),
+        (
+            "issued before there was time",
+            with(json!({"iat": i64::MIN})),
+            "a value that it cannot have",
         ),
         (
             "with an end of no time",

@@ -158,7 +158,8 @@ pub(super) fn claims(subject: &str, seconds: u64) -> Value {
 /// Publishes a key set at a URL.
 pub(super) struct Published {
     pub(super) url: String,
-    answer: Arc<Mutex<(u16, String)>>,
+    /// `None` while it accepts connections and says nothing.
+    answer: Arc<Mutex<Option<(u16, String)>>>,
     fetches: Arc<AtomicUsize>,
     _server: AbortOnDropHandle<()>,
 }
@@ -167,14 +168,17 @@ impl Published {
     pub(super) async fn new(set: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/jwks", listener.local_addr().unwrap());
-        let answer = Arc::new(Mutex::new((200, set)));
+        let answer = Arc::new(Mutex::new(Some((200, set))));
         let fetches = Arc::new(AtomicUsize::new(0));
         let (answers, counted) = (Arc::clone(&answer), Arc::clone(&fetches));
         let server = tokio::spawn(async move {
+            let mut unanswered = Vec::new();
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
-                let (status, body) = answers.lock().unwrap().clone();
-                tokio::spawn(answer_with(stream, status, body));
+                match answers.lock().unwrap().clone() {
+                    Some((status, body)) => drop(tokio::spawn(answer_with(stream, status, body))),
+                    None => unanswered.push(stream),
+                }
             }
         });
         Self {
@@ -186,7 +190,12 @@ impl Published {
     }
 
     pub(super) fn answer(&self, status: u16, body: &str) {
-        *self.answer.lock().unwrap() = (status, body.to_owned());
+        *self.answer.lock().unwrap() = Some((status, body.to_owned()));
+    }
+
+    /// Answers nothing from now on.
+    pub(super) fn fall_silent(&self) {
+        *self.answer.lock().unwrap() = None;
     }
 
     pub(super) fn fetches(&self) -> usize {

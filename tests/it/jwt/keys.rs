@@ -65,6 +65,41 @@ async fn invented_keys_make_the_service_ask_its_issuer_once_in_a_while() {
     assert!(fetches <= 2, "{fetches}: at the start, and for the first");
 }
 
+/// Each request with a new key waits for the issuer, and nobody may keep many of them waiting.
+#[tokio::test]
+async fn an_address_that_has_failed_too_often_does_not_wait_for_a_silent_issuer() {
+    let [first, other] = [Signer::rsa().jwk("1"), Signer::other_rsa().jwk("2")];
+    let [one, both] = [
+        key_set(std::slice::from_ref(&first)),
+        key_set(&[first, other]),
+    ];
+    let published = Published::new(one).await;
+    let often = ["--jwt-jwks-refresh", "1h", "--jwt-jwks-refresh-min", "10ms"];
+    let further = [&often[..], &["--auth-failures-max", "2"]].concat();
+    let service = Accepting::start(&Keys::Url(&published), &further);
+    let known = worker_token();
+    assert_eq!(service.acquire("a/1", &known).await.status, 201);
+    published.fall_silent();
+    let waiting = (0..3).map(async |_| service.acquire("a/2", &other_token()).await.status);
+    let mut statuses = futures_util::future::join_all(waiting).await;
+    statuses.sort_unstable();
+    assert_eq!(statuses, [429, 503, 503]);
+    let refused = service.acquire("a/2", &other_token()).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert_eq!(refused.body["code"], "rate_limited");
+    for token in [known, worker_token()] {
+        let granted = service.acquire("a/3", &token).await;
+        assert!(granted.status < 429, "{}", granted.body);
+    }
+    // Others may share the address, and one of them may have a new key.
+    published.answer(200, &both);
+    eventually("the new key is read", async || {
+        let granted = service.acquire("a/4", &other_token()).await;
+        (granted.status == 201).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn keys_that_cannot_be_read_are_used_for_a_while_and_no_longer() {
     let [one, other] = both();

@@ -1,7 +1,8 @@
 //! A Unix socket: who may connect, whose file it is, and that commands and clients speak over it.
 
+use std::fs::Permissions;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -9,13 +10,15 @@ use axum::Router;
 use leasehold::config::{ListenAddress, ServerConfig};
 use leasehold::server::{Peer, Server, Workers};
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use super::config;
 use crate::process::{Serving, leasehold, output};
-use crate::support::eventually;
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// A directory, and the path of a socket in it.
 fn place() -> (TempDir, PathBuf) {
@@ -107,6 +110,60 @@ async fn a_file_that_is_no_socket_stays_as_it_is() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "important");
     let others = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
     assert_eq!(others, 1, "nothing else is left there");
+}
+
+/// In a directory that others may write to, they can put anything there.
+#[test]
+fn what_is_no_lock_file_of_the_user_is_refused_by_its_name() {
+    type Put = fn(&Path);
+    let put: [(&str, Put); 4] = [
+        ("a FIFO", |lock| {
+            mkfifo(lock, Mode::from_bits_truncate(0o666)).unwrap();
+        }),
+        ("a symbolic link to nothing", |lock| {
+            symlink(lock.with_extension("elsewhere"), lock).unwrap();
+        }),
+        ("a directory", |lock| std::fs::create_dir(lock).unwrap()),
+        ("a file of another user", |lock| {
+            std::fs::write(lock, "").unwrap();
+            // Only root can give a file away; as another user, this is one that cannot be opened.
+            if nix::unistd::geteuid().is_root() {
+                chown(lock, Some(65_534), None).unwrap();
+            } else {
+                std::fs::set_permissions(lock, Permissions::from_mode(0o000)).unwrap();
+            }
+        }),
+    ];
+    for (what, put) in put {
+        let (directory, path) = place();
+        let lock = PathBuf::from(format!("{}.lock", path.display()));
+        put(&lock);
+        let (tell, told) = std::sync::mpsc::channel();
+        // On a thread of its own, so that a start that hangs fails the test.
+        std::thread::spawn(move || tell.send(bind(&path).err()));
+        let error = told.recv_timeout(EFFECT_TIMEOUT);
+        let error = error.unwrap_or_else(|_| panic!("{what}: it has to be refused"));
+        let error = error.expect(what);
+        let expected = format!("{} cannot be locked: ", lock.display());
+        assert!(error.to_string().starts_with(&expected), "{what}: {error}");
+        assert_ne!(error.kind(), ErrorKind::AddrInUse, "{what}");
+        let others = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(others, 1, "{what}: nothing else is left there");
+    }
+}
+
+/// Nobody can connect any more, and the service would never know.
+#[test]
+fn a_socket_that_something_else_removes_is_reported() {
+    let (_directory, path) = place();
+    let address = format!("unix:{}", path.display());
+    let mut serving = Serving::start_on(&address, leasehold(&[]), &[]);
+    std::fs::remove_file(&path).unwrap();
+    let line = serving.wait_for_line(
+        "the file of the Unix socket was removed or replaced, so nobody can connect; restart the service",
+    );
+    assert_eq!(line["level"], "ERROR", "{line}");
+    assert_eq!(line["path"], path.to_str().unwrap(), "{line}");
 }
 
 #[tokio::test]

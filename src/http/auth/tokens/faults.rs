@@ -17,7 +17,7 @@ pub(in crate::http) enum TokenFault {
     NoKeys,
     /// The signature is not of the key.
     Signature,
-    /// A claim is missing or has another type.
+    /// A claim is missing, or has another type or an impossible value.
     Claims,
     /// It has ended.
     Expired,
@@ -51,7 +51,7 @@ impl TokenFault {
             }
             Self::Signature => "the signature of the token is not valid",
             Self::Claims => {
-                "a claim of the token is missing, is there twice or has the wrong type; exp, iss, aud and sub are required"
+                "a claim of the token is missing, is there twice, or has a type or a value that it cannot have; exp, iss, aud and sub are required"
             }
             Self::Expired => "the token has expired, by the clock of this service; get a new token",
             Self::NotYetValid => {

@@ -1,5 +1,7 @@
 //! The quotas of principals: what is refused beyond them, and what never is.
 
+mod locks;
+
 use std::num::NonZeroU32;
 
 use axum::http::HeaderMap;
@@ -193,6 +195,8 @@ async fn what_a_principal_asks_for_may_be_as_large_as_its_quota_permits() {
     field(post("/locks/a?ttl=11s"), "invalid_field", out_of_range).await;
     let min_hold = "min_hold: 11s is out of range";
     field(post("/locks/a?min_hold=11s"), "invalid_field", min_hold).await;
+    let lock_delay = "lock_delay: 11s is out of range; use 0s to 10s";
+    field(post("/locks/a?lock_delay=11s"), "invalid_field", lock_delay).await;
     let name = "too/long9 has 9 bytes; the principal greedy may use names of at most 8";
     field(post("/locks/too/long9"), "invalid_name", name).await;
     let several = post("/locks").json(r#"{"names":["a","too/long9"]}"#);
@@ -321,65 +325,22 @@ async fn all_clients_together_send_no_more_requests_than_the_process_permits() {
     assert_eq!(flood.refusal.header("ratelimit-policy"), policies);
 }
 
+/// A client whose connection has died repeats its request before the process notices.
 #[tokio::test]
-async fn a_principal_holds_no_more_locks_than_its_quota_permits() {
-    let api = api("locks_max = 2").await;
-    let acquire = async |path: &str| api.send(greedy(post(path))).await;
-    let held = acquire("/locks/a?ttl=1h").await;
-    assert_eq!(held.status, 201, "{}", held.text());
-    assert_eq!(acquire("/locks/b?ttl=1h").await.status, 201);
-    for one_too_many in [
-        post("/locks/c"),
-        post("/locks/c?wait=1s"),
-        post("/locks").json(r#"{"names":["c","d"]}"#),
-    ] {
-        let refused = api.send(greedy(one_too_many)).await;
-        assert_eq!(refused.refusal(), (429, "quota_exceeded".to_owned()));
-        assert_eq!(refused.json()["quota"], "locks_max");
-        assert_eq!(refused.json()["outcome"], "nothing_done");
-        assert_eq!(refused.header("retry-after"), "5");
+async fn a_repeated_request_of_a_waiting_claim_has_the_place_that_the_claim_has() {
+    const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let api = api("waiters_max = 1").await;
+    api.send(by("quiet", post("/locks/a?ttl=1h"))).await;
+    let first = api.begin(greedy(post("/locks/a?wait=1m").token(TOKEN)));
+    has_waiters(&api, 1).await;
+    let repeated = [(); 4].map(|()| api.begin(greedy(post("/locks/a?wait=100ms").token(TOKEN))));
+    for request in repeated {
+        let answer = request.await.expect("it does not panic");
+        assert_eq!(answer.status, 423, "{}", answer.text());
     }
-    assert_eq!(counted(&api, "locks_per_principal").await, 3.0);
-    let never = post("/locks").json(r#"{"names":["c","d","e"]}"#);
-    let never = api.send(greedy(never)).await;
-    assert_eq!(never.refusal(), (400, "invalid_field".to_owned()));
-
-    // What it holds it keeps, and may ask for again.
-    let token = held.header("lock-token");
-    assert_eq!(
-        api.send(greedy(post("/locks/a").token(token))).await.status,
-        200
-    );
-    assert_eq!(
-        api.send(greedy(put("/locks/a").token(token))).await.status,
-        200
-    );
-    let other = api.send(by("quiet", post("/locks/q"))).await;
-    assert_eq!(other.status, 201, "{}", other.text());
-    let blocked = acquire("/locks/q").await;
-    assert_eq!(blocked.code(), "quota_exceeded", "{}", blocked.text());
-
-    let release = greedy(delete("/locks/a").token(token));
-    assert_eq!(api.send(release).await.status, 204);
-    assert_eq!(acquire("/locks/c?ttl=1h").await.status, 201);
-    assert_eq!(acquire("/locks/d").await.status, 429);
-}
-
-/// A stream renews by itself, and releases its lock when it is closed.
-#[tokio::test]
-async fn a_stream_is_counted_for_as_long_as_it_holds_its_lock() {
-    let api = api("locks_max = 1").await;
-    let hold = || greedy(post("/locks/a?ttl=1h").header("accept", "text/event-stream"));
-    for _ in 0..3 {
-        let stream = eventually("there is room", async || {
-            let response = api.open(hold()).await;
-            (response.status() == 200 || response.status() == 201).then_some(response)
-        })
-        .await;
-        let other = api.send(greedy(post("/locks/b"))).await;
-        assert_eq!(other.code(), "quota_exceeded", "{}", other.text());
-        drop(stream);
-    }
+    let other = api.send(greedy(post("/locks/a?wait=100ms"))).await;
+    assert_eq!(other.refusal(), (429, "quota_exceeded".to_owned()));
+    first.abort();
 }
 
 async fn has_waiters(api: &Api, count: u64) {
