@@ -24,6 +24,9 @@ pub(super) async fn a_held_lock_shows_its_holder(fixture: &Fixture) {
     let seen = fixture.holder(lock_of(&claim)).await;
     fixture.assert_left(seen.expires_in, LONG - SHORT);
     granted.expires_in = seen.expires_in;
+    fixture.assert_same_time(seen.acquired_at, granted.acquired_at);
+    fixture.assert_same_time(seen.expires_at, granted.expires_at);
+    (granted.acquired_at, granted.expires_at) = (seen.acquired_at, seen.expires_at);
     assert_eq!(seen, granted);
 }
 
