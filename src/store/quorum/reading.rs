@@ -76,7 +76,7 @@ impl Core {
         let holders: Vec<_> = evicted.iter().map(|evicted| &evicted.holders).collect();
         let complete = evicted.iter().filter(|evicted| evicted.is_complete);
         Ok(Evicted {
-            holders: merge::holders(self.drift, needed, &holders),
+            holders: merge::evicted(self.drift, needed, &holders),
             is_complete: complete.count() >= majority,
         })
     }
