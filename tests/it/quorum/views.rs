@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold::domain::{Claim, EventKind, Holder, LockState};
 use leasehold::store::{ListQuery, LockStore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, stores};
 use crate::support::fixture::{
-    claim, claim_on, deadlines, holders_in_the_way, in_mode, lock_of, only, permits, reader,
+    claim, claim_on, deadlines, holders_in_the_way, in_mode, lock_of, name, only, permits, reader,
     rival,
 };
 use crate::support::scripted_store::Fate;
@@ -149,6 +149,39 @@ async fn claims_that_are_not_shown_are_not_counted() {
     process.without(&[2]);
     let shown = only(listed(&process, &holder).await).claim;
     assert_eq!(shown, holder.token.digest(lock_of(&holder)));
+}
+
+/// All nodes fail after the first look, which left open which token the lease has.
+#[tokio::test(start_paused = true)]
+async fn a_view_at_hand_is_shown_although_it_cannot_be_taken_again() {
+    let claim = claim();
+    let process = with_different_tokens(std::slice::from_ref(&claim)).await;
+    let fail = async {
+        sleep(Duration::from_millis(1)).await;
+        process.without(&[0, 1, 2]);
+    };
+    let (shown, ()) = tokio::join!(process.fixture.holders(lock_of(&claim)), fail);
+    assert_eq!(only(shown).claim, claim.token.digest(lock_of(&claim)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_unclear_locks_takes_no_longer_than_one() {
+    let claims: Vec<_> = (0..100)
+        .map(|number| claim_on(&name(&format!("views/unclear/{number:03}"))))
+        .collect();
+    let process = with_different_tokens(&claims).await;
+    process.meets(&[2], &Fate::Unanswered);
+    let began = Instant::now();
+    let query = ListQuery {
+        prefix: "views/unclear/".to_owned(),
+        within: None,
+        after: None,
+        snapshot: None,
+        page_size: 100,
+    };
+    let locks = process.fixture.listed(&query).await.locks;
+    assert_eq!(locks.len(), claims.len());
+    assert!(began.elapsed() < Duration::from_secs(1));
 }
 
 /// The first node proposes the larger token, but its answer is late, so the others decide.
