@@ -3,7 +3,8 @@
 //!
 //! A lock that a majority holds all the time may change its nodes meanwhile: one node loses it, and a renewal puts it back
 //! at another, whose snapshot does not have it. So a lock that too few of the pages have is inspected, and so is one
-//! of which the pages leave open who holds it.
+//! of which the pages leave open who holds it. Of a page that has many of them, only the first are inspected: the rest is
+//! listed as the pages show it, so that a page takes no longer than an inspection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +20,7 @@ use crate::store::{Deadlines, ListQuery, StoreResult};
 /// How many listings a process can continue: as many as it keeps names of at each node.
 const LISTINGS_MAX: usize = 16;
 
-/// How many locks are inspected at once.
+/// How many locks of a page are inspected, all at once.
 const INSPECTIONS_MAX: usize = 32;
 
 /// The listings that may go on.
@@ -74,7 +75,7 @@ impl Core {
             }
         }
         let pages = pages.of_majority(Effect::None)?;
-        let mut listing = self.merged(query, &pages, deadlines).await?;
+        let mut listing = self.merged(query, &pages, deadlines).await;
         if listing.next_after.is_some() && snapshots.iter().any(Option::is_some) {
             listing.snapshot = Some(self.listings.keep(query.snapshot, snapshots));
         }
@@ -83,12 +84,7 @@ impl Core {
 
     /// The page that these pages make together. Each of them ends somewhere, so nothing is known of the names after the
     /// first of those ends.
-    async fn merged(
-        &self,
-        query: &ListQuery,
-        pages: &[Listing],
-        deadlines: Deadlines,
-    ) -> StoreResult<Listing> {
+    async fn merged(&self, query: &ListQuery, pages: &[Listing], deadlines: Deadlines) -> Listing {
         let end = pages.iter().filter_map(|page| page.next_after.as_ref());
         let end = end.min();
         let mut by_name: BTreeMap<&LockName, Vec<&LockView>> = BTreeMap::new();
@@ -99,11 +95,15 @@ impl Core {
         }
         let needed = merge::needed(self.nodes.all().len(), pages.len());
         let majority = self.nodes.majority();
+        let is_missing = |views: &[&LockView]| views.len() < needed;
         let unclear = by_name
             .iter()
-            .filter(|(_, views)| views.len() < needed || merge::is_unclear(majority, views));
-        let unclear: Vec<_> = unclear.map(|(name, _)| *name).collect();
-        let mut inspected = self.inspected(&unclear, deadlines).await?;
+            .filter(|(_, views)| is_missing(views) || merge::is_unclear(majority, views));
+        let mut unclear: Vec<_> = unclear.collect();
+        // First those that would not be listed at all.
+        unclear.sort_by_key(|(_, views)| !is_missing(views));
+        let unclear = unclear.into_iter().map(|(name, _)| *name);
+        let mut inspected = self.inspected(unclear, deadlines).await;
         let mut room = PageRoom::for_locks(query.page_size);
         let mut locks: Vec<LockView> = Vec::new();
         let mut next_after = end.cloned();
@@ -122,30 +122,23 @@ impl Core {
             }
             locks.push(lock);
         }
-        Ok(Listing {
+        Listing {
             locks,
             next_after,
             snapshot: None,
-        })
+        }
     }
 
-    /// These locks, as a majority shows them now.
+    /// The first of these locks, as a majority shows them now, if it answers.
     async fn inspected(
         &self,
-        names: &[&LockName],
+        names: impl Iterator<Item = &LockName>,
         deadlines: Deadlines,
-    ) -> StoreResult<BTreeMap<LockName, LockView>> {
-        let mut inspected = BTreeMap::new();
-        for names in names.chunks(INSPECTIONS_MAX) {
-            let inspections = names
-                .iter()
-                .map(|name| self.inspect(name, deadlines.of_step()));
-            for view in join_all(inspections).await {
-                let view = view?;
-                inspected.insert(view.name.clone(), view);
-            }
-        }
-        Ok(inspected)
+    ) -> BTreeMap<LockName, LockView> {
+        let names = names.take(INSPECTIONS_MAX);
+        let views = join_all(names.map(|name| self.inspect(name, deadlines.of_step()))).await;
+        let views = views.into_iter().filter_map(Result::ok);
+        views.map(|view| (view.name.clone(), view)).collect()
     }
 
     /// A lock as these pages show it, of which some do not have it.

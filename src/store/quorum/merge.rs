@@ -80,7 +80,35 @@ pub(super) fn previous(
 pub(super) fn holders(drift: Drift, needed: usize, reports: &[&Holders]) -> Holders {
     let mut by_claim = by_claim(reports);
     by_claim.retain(|_, reports| reports.len() >= needed);
-    drop_contenders(&mut by_claim);
+    let shown = likeliest(&by_claim);
+    let contends = |holder: &Holder| shown.is_some_and(|shown| shown.excludes(holder));
+    by_claim.retain(|_, reports| !contends(reports[0]));
+    let totals = reports.iter().map(|holders| {
+        let others = || holders.listed.iter().filter(|holder| !contends(holder));
+        // What a node does not list is in the mode of what it lists.
+        match others().count() {
+            count if count < holders.listed.len() => count as u64,
+            _ => holders.total,
+        }
+    });
+    merged(drift, needed, reports, by_claim, totals)
+}
+
+/// The holders that were evicted. Claims that exclude each other are among them, if each had some nodes: all have ended.
+pub(super) fn evicted(drift: Drift, needed: usize, reports: &[&Holders]) -> Holders {
+    let mut by_claim = by_claim(reports);
+    by_claim.retain(|_, reports| reports.len() >= needed);
+    let totals = reports.iter().map(|holders| holders.total);
+    merged(drift, needed, reports, by_claim, totals)
+}
+
+fn merged<'a>(
+    drift: Drift,
+    needed: usize,
+    reports: &[&'a Holders],
+    mut by_claim: BTreeMap<ClaimDigest, Vec<&'a Holder>>,
+    totals: impl Iterator<Item = u64>,
+) -> Holders {
     // In the order of the first report that has them.
     let order = reports.iter().flat_map(|holders| &holders.listed);
     let order = order.filter_map(|holder| by_claim.remove(&holder.claim));
@@ -92,7 +120,6 @@ pub(super) fn holders(drift: Drift, needed: usize, reports: &[&Holders]) -> Hold
         Some(drift.public(Holder { fence, ..holder }))
     });
     let listed: Vec<_> = listed.collect();
-    let totals = reports.iter().map(|holders| holders.total);
     let total = reached_by(needed, totals).unwrap_or_default();
     let total = total.max(listed.len() as u64);
     Holders { listed, total }
@@ -106,16 +133,31 @@ fn by_claim<'a>(reports: &[&'a Holders]) -> BTreeMap<ClaimDigest, Vec<&'a Holder
     by_claim
 }
 
-/// Leaves no claims that exclude each other. Such claims have some nodes each, and none is known to have a majority: the
-/// one that most nodes report holds the lock, or of several the first, which the others have come upon.
-fn drop_contenders(by_claim: &mut BTreeMap<ClaimDigest, Vec<&Holder>>) {
-    let first = by_claim.iter().max_by_key(|(_, reports)| {
-        let acquired_at = reports.iter().map(|holder| holder.acquired_at).min();
-        (reports.len(), std::cmp::Reverse(acquired_at))
-    });
-    if let Some((first, mode)) = first.map(|(claim, reports)| (*claim, reports[0].mode)) {
-        by_claim.retain(|claim, reports| *claim == first || !exclude(mode, reports[0].mode));
+/// The claim that a view shows in place of those that it excludes.
+#[derive(Clone, Copy)]
+struct Shown {
+    claim: ClaimDigest,
+    mode: Mode,
+}
+
+impl Shown {
+    fn excludes(&self, holder: &Holder) -> bool {
+        holder.claim != self.claim && exclude(self.mode, holder.mode)
     }
+}
+
+/// Of claims that exclude each other, the one that holds the lock. Such claims have some nodes each, and none may be known
+/// to have a majority: it is the one that most nodes report, or of several the one that lasts longest, since what a process
+/// left at a node when it ended is never renewed.
+fn likeliest(by_claim: &BTreeMap<ClaimDigest, Vec<&Holder>>) -> Option<Shown> {
+    let likeliest = by_claim.iter().max_by_key(|(_, reports)| {
+        let expires_in = reports.iter().map(|holder| holder.expires_in).max();
+        (reports.len(), expires_in)
+    });
+    likeliest.map(|(claim, reports)| Shown {
+        claim: *claim,
+        mode: reports[0].mode,
+    })
 }
 
 /// Whether no two claims in these modes hold a lock at once.
@@ -137,16 +179,18 @@ fn likeliest_fence(reports: &[&Holder]) -> Option<Fence> {
 /// Whether these views leave open who holds the lock, or with which token: some have a claim with different tokens, or
 /// claims that exclude each other, and there is a majority for none.
 pub(super) fn is_unclear(majority: usize, views: &[&LockView]) -> bool {
-    let mut by_claim = by_claim(&held(views));
+    let by_claim = by_claim(&held(views));
     let mut of_claims = by_claim.values();
     let is_undecided = of_claims.any(|reports| {
         let fences: Vec<_> = reports.iter().map(|holder| holder.fence).collect();
         fences.iter().any(|fence| *fence != fences[0]) && agreed(majority, &fences).is_none()
     });
     let is_held = by_claim.values().any(|reports| reports.len() >= majority);
-    let claims = by_claim.len();
-    drop_contenders(&mut by_claim);
-    is_undecided || !is_held && by_claim.len() < claims
+    let shown = likeliest(&by_claim);
+    let mut claims = by_claim.values();
+    let has_contenders =
+        claims.any(|reports| shown.is_some_and(|shown| shown.excludes(reports[0])));
+    is_undecided || !is_held && has_contenders
 }
 
 /// The conflicts of a claim, in the order of its locks, that at least `needed` of these reports have.

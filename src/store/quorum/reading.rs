@@ -12,9 +12,9 @@ use crate::backoff::{Backoff, jittered};
 use crate::domain::{Evicted, LockName, LockView};
 use crate::store::{Deadlines, StoreResult};
 
-/// How often a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
-/// that made a grant has ended; then the view shows what is likeliest: the token that a renewal would decide on.
-const RECHECKS_MAX: u32 = 6;
+/// For how long a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
+/// that made a grant has ended, or if a node is silent; then the view shows what is likeliest.
+const RECHECKED_FOR: Duration = Duration::from_millis(250);
 
 /// The pauses before that.
 const RECHECK_MIN: Duration = Duration::from_millis(5);
@@ -26,6 +26,39 @@ impl Core {
         name: &LockName,
         deadline: Instant,
     ) -> StoreResult<LockView> {
+        let mut views = self.viewed(name, deadline, deadline).await?;
+        let is_unclear = |views: &[LockView]| {
+            let views: Vec<_> = views.iter().collect();
+            merge::is_unclear(self.nodes.majority(), &views)
+        };
+        let until = deadline.min(Instant::now() + RECHECKED_FOR);
+        let mut pauses = Backoff::default();
+        while is_unclear(&views) {
+            // Nodes get the token of a new lease within a round trip of its grant, and contenders roll back as fast.
+            let pause = jittered(pauses.next(RECHECK_MIN, RECHECK_MAX));
+            if Instant::now() + pause >= until {
+                break;
+            }
+            sleep(pause).await;
+            // What was seen before is an answer, also if fewer nodes answer now.
+            match self.viewed(name, deadline, until).await {
+                Ok(again) if again.len() >= views.len() || !is_unclear(&again) => views = again,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        let views: Vec<_> = views.iter().collect();
+        let needed = merge::needed(self.nodes.all().len(), views.len());
+        Ok(merge::view(self.drift, needed, name, &views))
+    }
+
+    /// The lock as the nodes show it that have answered by `until`.
+    async fn viewed(
+        &self,
+        name: &LockName,
+        deadline: Instant,
+        until: Instant,
+    ) -> StoreResult<Vec<LockView>> {
         let lock = name.clone();
         let operation: NodeOperation<LockView> = Arc::new(move |node, deadline| {
             let lock = lock.clone();
@@ -35,25 +68,9 @@ impl Core {
             let answered: Vec<_> = views.answered().collect();
             answered.len() >= views.majority() && merge::are_alike(&answered)
         };
-        let mut pauses = Backoff::default();
-        let mut rechecks = 0;
-        loop {
-            let answers = self.nodes.ask(deadline, &operation);
-            let views = answers.until(deadline, is_decided).await;
-            let views = views.of_majority(Effect::None)?;
-            let views: Vec<_> = views.iter().collect();
-            let pause = jittered(pauses.next(RECHECK_MIN, RECHECK_MAX));
-            // Nodes get the token of a new lease within a round trip of its grant, and contenders roll back as fast.
-            if !merge::is_unclear(self.nodes.majority(), &views)
-                || rechecks == RECHECKS_MAX
-                || Instant::now() + pause + RECHECK_MAX > deadline
-            {
-                let needed = merge::needed(self.nodes.all().len(), views.len());
-                return Ok(merge::view(self.drift, needed, name, &views));
-            }
-            rechecks += 1;
-            sleep(pause).await;
-        }
+        let answers = self.nodes.ask(deadline, &operation);
+        let views = answers.until(until, is_decided).await;
+        views.of_majority(Effect::None)
     }
 
     pub(super) async fn evict(
@@ -76,7 +93,7 @@ impl Core {
         let holders: Vec<_> = evicted.iter().map(|evicted| &evicted.holders).collect();
         let complete = evicted.iter().filter(|evicted| evicted.is_complete);
         Ok(Evicted {
-            holders: merge::holders(self.drift, needed, &holders),
+            holders: merge::evicted(self.drift, needed, &holders),
             is_complete: complete.count() >= majority,
         })
     }

@@ -110,17 +110,27 @@ fn a_waiter_that_overtakes_is_rejected_also_after_an_outage_of_the_store() {
         overtakes(history);
         history.outages.push(outage(Effect::Away, 1_600, 1_900));
     });
-    let node = |node| Outage {
+    let node = |node, from, until| Outage {
         node: Some(node),
-        ..outage(Effect::Minority, 1_600, 1_900)
+        ..outage(Effect::Minority, from, until)
     };
-    assert_broken(Rule::Fifo, |history| {
-        overtakes(history);
-        history.outages.push(node(0));
-    });
+    // One node that does not hear a process, several that are slow, and several that fail one after the other.
+    for outages in [
+        vec![node(0, 100, 2_400)],
+        vec![node(0, 1_600, 1_900), node(1, 1_600, 1_900)],
+        vec![node(0, 100, 2_200), node(1, 2_300, 4_400)],
+    ] {
+        assert_broken(Rule::Fifo, |history| {
+            overtakes(history);
+            history.outages.extend(outages);
+        });
+    }
     let mut history = valid();
     overtakes(&mut history);
-    history.outages.extend([node(0), node(1)]);
+    // A failure is seen in parts.
+    let in_parts = [node(1, 200, 1_700), node(1, 1_760, 2_400)];
+    history.outages.push(node(0, 100, 2_400));
+    history.outages.extend(in_parts);
     let (found, _) = judge(&history);
     assert!(found.iter().all(|violation| violation.rule != Rule::Fifo));
 }
@@ -260,6 +270,66 @@ fn a_dead_grant_a_late_one_and_a_failure_without_a_reason_are_rejected() {
     assert_broken(Rule::WrongFailure, |history| {
         *history.answer(DEE, 0) = refused(503, "store_unavailable");
     });
+}
+
+fn breaks(rule: Rule, history: &History) -> bool {
+    let (found, _) = judge(history);
+    found.iter().any(|violation| violation.rule == rule)
+}
+
+#[test]
+fn a_short_wait_that_ends_without_an_answer_is_accepted_only_of_what_may_be_slow() {
+    let is_rejected = |is_quorum: bool, stalled: &[Outage]| {
+        let mut history = valid();
+        history.bounds.is_quorum = is_quorum;
+        history.outages.extend_from_slice(stalled);
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let fails = refused(503, "store_unavailable");
+        let wait = 100 * MS;
+        history.ask(6, Action::Acquire { wait }, 8_000, 8_110, fails);
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(is_rejected(false, &[]));
+    assert!(is_rejected(false, &[outage(Effect::Stall, 6_000, 6_400)]));
+    assert!(!is_rejected(false, &[outage(Effect::Stall, 8_050, 8_400)]));
+    assert!(!is_rejected(true, &[]));
+}
+
+/// Its lease may have been granted by a request without an answer, and end when the next one is answered.
+#[test]
+fn a_failure_is_accepted_for_a_moment_after_the_end_of_a_lease_and_not_later() {
+    let is_rejected = |sent: Micros| {
+        let mut history = valid();
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        let open = history.ask(6, now, 8_000, 8_010, Answer::Queued);
+        history.requests[open].arrivals.clear();
+        history.requests[open].end = Some((8_010 * MS, End::Broken));
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, now, sent, sent + 10, fails);
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(is_rejected(12_000), "a lease lasts five seconds");
+    assert!(!is_rejected(13_100));
+    assert!(is_rejected(16_000));
+}
+
+#[test]
+fn two_fences_of_a_claim_are_accepted_only_of_requests_beside_each_other() {
+    let is_rejected = |sent: Micros, takes: Micros| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        let answer = granted(&[("b", 200)], true, 0);
+        let again = history.ask(6, now, sent, sent + takes, answer);
+        history.requests[again].process = 1;
+        breaks(Rule::Resurrection, &history)
+    };
+    assert!(!is_rejected(8_005, 10));
+    assert!(!is_rejected(11_000, 150), "a node was late");
+    assert!(is_rejected(11_000, 10));
 }
 
 #[test]

@@ -27,6 +27,9 @@ const STALL: Duration = Duration::from_millis(300);
 /// A Redis counts as slow when one write takes this long.
 const SLOW: Duration = Duration::from_millis(150);
 
+/// The same of a node of a quorum, which after a tenth of a second has no say in an operation.
+const SLOW_NODE: Duration = Duration::from_millis(80);
+
 /// Inspects one lock after the other, and the pair in both orders.
 pub(super) async fn observer(stage: Stage, number: usize) {
     let mut process = number;
@@ -149,6 +152,7 @@ async fn listen(
 /// Records when a write to Redis was slow without a fault: a slow disk explains failures as a fault does.
 pub(super) async fn store_pulse(stage: Stage, address: SocketAddr, node: Option<usize>) {
     const WRITE: &[u8] = b"*5\r\n$3\r\nSET\r\n$5\r\npulse\r\n$1\r\n1\r\n$2\r\nPX\r\n$4\r\n1000\r\n";
+    let slow = node.map_or(SLOW, |_| SLOW_NODE);
     let mut connection = None;
     while !*stage.over.borrow() {
         let before = Instant::now();
@@ -164,7 +168,7 @@ pub(super) async fn store_pulse(stage: Stage, address: SocketAddr, node: Option<
             std::io::Result::Ok(())
         });
         let is_written = matches!(written.await, Ok(Ok(())));
-        if !is_written || before.elapsed() > SLOW {
+        if !is_written || before.elapsed() > slow {
             stage.recorder.outage(Outage {
                 fault: "Redis was slow",
                 process: None,

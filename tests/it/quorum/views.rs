@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use leasehold::domain::{Claim, EventKind, Holder, LockState};
 use leasehold::store::{ListQuery, LockStore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, stores};
 use crate::support::fixture::{
-    claim, claim_on, deadlines, holders_in_the_way, in_mode, lock_of, only, permits, reader, rival,
+    claim, claim_on, deadlines, holders_in_the_way, in_mode, lock_of, name, only, permits, reader,
+    rival,
 };
 use crate::support::scripted_store::Fate;
 
@@ -104,11 +105,83 @@ async fn a_view_shows_no_two_claims_that_exclude_each_other() {
         let shown = only(process.fixture.holders(lock_of(&first)).await).claim;
         assert_eq!(
             shown,
-            one.token.digest(lock_of(&first)),
-            "it was there first"
+            other.token.digest(lock_of(&first)),
+            "it lasts longer"
         );
         assert_eq!(only(listed(&process, &first).await).claim, shown);
     }
+}
+
+/// A process that ended while it acquired has left its claim at one node; another node of the majority is silent.
+#[tokio::test(start_paused = true)]
+async fn a_view_shows_the_holder_that_renews_and_an_eviction_whatever_it_ended() {
+    let process = Process::alone();
+    let rest = claim();
+    process.leave_at(1, &rest).await;
+    let holder = rival(&rest);
+    process.fixture.granted(&holder).await;
+    sleep(Duration::from_secs(1)).await;
+    process.fixture.renewed(&holder, None).await;
+    process.settled().await;
+    process.without(&[2]);
+    let lock = lock_of(&holder);
+    let [of_rest, of_holder] = [&rest, &holder].map(|claim| claim.token.digest(lock));
+    assert_eq!(only(process.fixture.holders(lock).await).claim, of_holder);
+    let evict = process.quorum.evict(lock, "test", deadlines());
+    let evicted = evict.await.expect("a majority answers").holders;
+    assert_eq!(evicted.total, 2);
+    let mut ended: Vec<_> = evicted.listed.iter().map(|holder| holder.claim).collect();
+    ended.sort_unstable();
+    let mut expected = [of_rest, of_holder];
+    expected.sort_unstable();
+    assert_eq!(ended, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_are_not_shown_are_not_counted() {
+    let process = Process::alone();
+    let holder = claim();
+    for _ in 0..3 {
+        process.leave_at(0, &reader(&holder)).await;
+    }
+    sleep(Duration::from_millis(5)).await;
+    process.leave_at(1, &holder).await;
+    process.without(&[2]);
+    let shown = only(listed(&process, &holder).await).claim;
+    assert_eq!(shown, holder.token.digest(lock_of(&holder)));
+}
+
+/// All nodes fail after the first look, which left open which token the lease has.
+#[tokio::test(start_paused = true)]
+async fn a_view_at_hand_is_shown_although_it_cannot_be_taken_again() {
+    let claim = claim();
+    let process = with_different_tokens(std::slice::from_ref(&claim)).await;
+    let fail = async {
+        sleep(Duration::from_millis(1)).await;
+        process.without(&[0, 1, 2]);
+    };
+    let (shown, ()) = tokio::join!(process.fixture.holders(lock_of(&claim)), fail);
+    assert_eq!(only(shown).claim, claim.token.digest(lock_of(&claim)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_unclear_locks_takes_no_longer_than_one() {
+    let claims: Vec<_> = (0..100)
+        .map(|number| claim_on(&name(&format!("views/unclear/{number:03}"))))
+        .collect();
+    let process = with_different_tokens(&claims).await;
+    process.meets(&[2], &Fate::Unanswered);
+    let began = Instant::now();
+    let query = ListQuery {
+        prefix: "views/unclear/".to_owned(),
+        within: None,
+        after: None,
+        snapshot: None,
+        page_size: 100,
+    };
+    let locks = process.fixture.listed(&query).await.locks;
+    assert_eq!(locks.len(), claims.len());
+    assert!(began.elapsed() < Duration::from_secs(1));
 }
 
 /// The first node proposes the larger token, but its answer is late, so the others decide.
