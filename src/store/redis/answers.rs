@@ -1,5 +1,7 @@
 //! What the partitions of a cluster answer to a claim on locks of several of them, taken together.
 
+use std::time::Duration;
+
 use super::operations::Asked;
 use crate::domain::{
     Acquired, AnswerRoom, Claim, Conflict, ConflictKind, GrantKind, Granted, LockName, LockNames,
@@ -14,6 +16,8 @@ const NEW_MS: u64 = 250;
 pub(super) struct PartitionAnswers {
     /// The locks that the claim does not hold.
     not_held: Vec<LockName>,
+    /// How long the last of the partitions with these locks waits before it grants any, if one does: its leases may be lost.
+    grace_left: Option<Duration>,
     /// Whether it holds some that a client has received.
     holds: bool,
     /// Whether it holds some by this attempt that no client has received.
@@ -44,7 +48,8 @@ pub(super) fn is_new(conflict: &Conflict) -> bool {
 }
 
 impl PartitionAnswers {
-    pub(super) fn add(&mut self, names: &LockNames, asked: Asked) {
+    /// What one partition answers about its locks, and how long it still waits before it grants any.
+    pub(super) fn add(&mut self, names: &LockNames, asked: Asked, grace_left: Option<Duration>) {
         let number = self.count;
         self.count += 1;
         match asked {
@@ -70,6 +75,7 @@ impl PartitionAnswers {
             Asked::Answered(answer) => self.decide(answer),
         }
         self.not_held.extend(names.iter().cloned());
+        self.grace_left = self.grace_left.max(grace_left);
     }
 
     fn hold(&mut self, is_acknowledged: bool) {
@@ -114,6 +120,12 @@ impl PartitionAnswers {
                 if self.is_blocked && !self.holds => {}
             Some((_, answer)) => return Some(answer),
             None => {}
+        }
+        if self.holds
+            && let Some(retry_in) = self.grace_left
+        {
+            // It may have held the others, too, and lost them.
+            return Some(Acquired::Refused(Refused::Recovering { retry_in }));
         }
         let is_missing = |name: &&LockName| self.not_held.contains(name);
         let stray = match self.holds {
@@ -260,13 +272,13 @@ mod tests {
 
         let mut of_both = PartitionAnswers::default();
         for names in &names {
-            of_both.add(names, replayed(GrantKind::Replayed));
+            of_both.add(names, replayed(GrantKind::Replayed), None);
         }
         assert!(of_both.end(&claim, false).is_none() && !of_both.is_blocked);
 
         let mut of_one = PartitionAnswers::default();
-        of_one.add(&names[0], replayed(GrantKind::Replayed));
-        of_one.add(&names[1], open());
+        of_one.add(&names[0], replayed(GrantKind::Replayed), None);
+        of_one.add(&names[1], open(), None);
         let end = of_one.end(&claim, false);
         assert!(matches!(
             end,
@@ -274,8 +286,8 @@ mod tests {
         ));
 
         let mut unreported = PartitionAnswers::default();
-        unreported.add(&names[0], replayed(GrantKind::New));
-        unreported.add(&names[1], open());
+        unreported.add(&names[0], replayed(GrantKind::New), None);
+        unreported.add(&names[1], open(), None);
         assert!(unreported.end(&claim, false).is_none() && unreported.holds_unreported);
     }
 }

@@ -76,15 +76,15 @@ impl Barriers {
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         // Taken, so that a connection with a barrier that was abandoned is not used again.
         let (outcome, kept) = run(shared.kept.take()).await;
-        shared.at = outcome.as_ref().ok().cloned();
-        shared.at = shared
-            .at
-            .take()
-            .or(kept.as_ref().map(|kept| Arc::clone(&kept.run_id)));
-        shared.kept = kept;
         if outcome.as_ref().map_or_else(is_of_all, |_| true) {
-            (shared.number, shared.outcome) = (number, outcome.clone());
+            let confirmed_at = outcome.as_ref().ok().cloned();
+            let kept_at = kept.as_ref().map(|kept| Arc::clone(&kept.run_id));
+            // All three together: the next ones in line may still share an earlier outcome, at the Redis where it was.
+            shared.number = number;
+            shared.at = confirmed_at.or(kept_at);
+            shared.outcome = outcome.clone();
         }
+        shared.kept = kept;
         (outcome, shared)
     }
 }
@@ -98,15 +98,18 @@ fn is_of_all(failure: &Failure) -> bool {
 mod tests {
     use std::future::ready;
 
+    use futures_util::future::join_all;
     use tokio::sync::oneshot;
 
     use super::*;
 
     const HERE: &str = "here";
 
-    /// Which of two requests have run a barrier of their own, if both were in line when another one's ended, and the first
-    /// one's ended so.
-    async fn barriers_run(outcome: Result<RunId, Failure>) -> [bool; 2] {
+    /// Which of several requests have run a barrier of their own, if all were in line when another one's ended, and theirs
+    /// end so.
+    async fn barriers_run<const COUNT: usize>(
+        outcomes: [Result<RunId, Failure>; COUNT],
+    ) -> [bool; COUNT] {
         let barriers = Barriers::default();
         let is_here = |run_id: &str| run_id == HERE;
         let (end, ended) = oneshot::channel();
@@ -118,16 +121,17 @@ mod tests {
             drop(barriers.next(is_here, run).await);
         };
         let in_line = async {
-            let mut has_run = [false; 2];
-            let [first, second] = &mut has_run;
-            let run = |has_run: &mut bool| {
-                *has_run = true;
-                ready((outcome.clone(), None))
-            };
-            let first = async { drop(barriers.next(is_here, |_| run(first)).await) };
-            let second = async { drop(barriers.next(is_here, |_| run(second)).await) };
+            let mut has_run = [false; COUNT];
+            let requests = has_run.iter_mut().zip(outcomes);
+            let requests = requests.map(async |(has_run, outcome)| {
+                let run = |_| {
+                    *has_run = true;
+                    ready((outcome, None))
+                };
+                drop(barriers.next(is_here, run).await);
+            });
             let end = async { end.send(()).expect("it is waited for") };
-            tokio::join!(first, second, end);
+            tokio::join!(join_all(requests), end);
             has_run
         };
         tokio::join!(before, in_line).1
@@ -139,20 +143,31 @@ mod tests {
 
     #[tokio::test]
     async fn a_barrier_that_fails_for_one_partition_fails_for_no_other() {
-        assert_eq!(barriers_run(failed(Fault::Cluster)).await, [true, true]);
-        assert_eq!(barriers_run(failed(Fault::Io)).await, [true, true]);
+        for fault in [Fault::Cluster, Fault::Io] {
+            let outcomes = [failed(fault), failed(fault)];
+            assert_eq!(barriers_run(outcomes).await, [true, true], "{fault:?}");
+        }
     }
 
     #[tokio::test]
     async fn a_barrier_that_too_few_replicas_confirm_is_that_of_all_in_line() {
-        let outcome = failed(Fault::Unreplicated);
-        assert_eq!(barriers_run(outcome).await, [true, false]);
+        let outcomes = [failed(Fault::Unreplicated), failed(Fault::Unreplicated)];
+        assert_eq!(barriers_run(outcomes).await, [true, false]);
     }
 
     /// The slot of the partition that it was for has moved there, and those of the others have not.
     #[tokio::test]
     async fn a_barrier_at_another_redis_is_that_of_no_other_partition() {
-        assert_eq!(barriers_run(Ok(RunId::from(HERE))).await, [true, false]);
-        assert_eq!(barriers_run(Ok(RunId::from("there"))).await, [true, true]);
+        let [here, there] = [HERE, "there"].map(|run_id| Ok(RunId::from(run_id)));
+        assert_eq!(
+            barriers_run([here.clone(), here.clone()]).await,
+            [true, false]
+        );
+        assert_eq!(barriers_run([there.clone(), here]).await, [true, true]);
+        assert_eq!(
+            barriers_run([there.clone(), failed(Fault::Io), there]).await,
+            [true, true, true],
+            "the second one says nothing about where the first one was"
+        );
     }
 }

@@ -119,7 +119,10 @@ impl Node {
         let connecting = self.pool.connect(deadline);
         let connector = self.pool.connector();
         let connecting = match connector.sentinels() {
-            Some((sentinels, transport)) => tokio::join!(connecting, sentinels.check(transport)).0,
+            Some((sentinels, transport)) => {
+                let checking = timeout_at(deadline, sentinels.check(transport));
+                tokio::join!(connecting, checking).0
+            }
             None => connecting.await,
         };
         if let Err(failure) = &connecting

@@ -78,7 +78,7 @@ pub(super) async fn ask(
         .map(|part| part.acquire(part.scope(Purpose::Ask), attempt, None, deadline));
     let mut answers = PartitionAnswers::default();
     for (part, asked) in parts.iter().zip(join_all(asking).await) {
-        answers.add(&part.claim.names, asked?);
+        answers.add(&part.claim.names, asked?, part.node.recovery.grace_left());
     }
     Ok(answers)
 }
@@ -113,7 +113,7 @@ pub(super) async fn enqueue(
             // A place in some queues only would be that of another claim.
             leave(parts, None).await;
         }
-        answers.add(&part.claim.names, asked?);
+        answers.add(&part.claim.names, asked?, part.node.recovery.grace_left());
         if let (Some(request), Some(waiting)) = (request.as_mut(), &answers.waiting) {
             request.ticket = Some(waiting.ticket);
         }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::PubSub;
 use redis::{RedisConnectionInfo, RedisResult};
@@ -210,25 +211,10 @@ impl Sentinels {
         !is_behind
     }
 
-    /// One name may stand for several Sentinels.
+    /// The Sentinels of the URL, and all that share a name there.
     async fn addresses(&self) -> BTreeSet<Endpoint> {
-        let mut endpoints = BTreeSet::new();
-        for (host, port) in &self.seeds {
-            match timeout(ANSWER_TIMEOUT, lookup_host((host.as_str(), *port))).await {
-                Ok(Ok(addresses)) => {
-                    let several: Vec<_> = addresses.collect();
-                    // With TLS, the certificate may be for the name.
-                    match several.as_slice() {
-                        [_] => drop(endpoints.insert((host.clone(), *port))),
-                        all => {
-                            endpoints.extend(all.iter().map(|it| (it.ip().to_string(), it.port())))
-                        }
-                    }
-                }
-                Ok(Err(_)) | Err(_) => drop(endpoints.insert((host.clone(), *port))),
-            }
-        }
-        endpoints
+        let resolving = self.seeds.iter().map(resolve);
+        join_all(resolving).await.into_iter().flatten().collect()
     }
 
     async fn ask(
@@ -270,6 +256,23 @@ impl SentinelAnswer {
 
 fn endpoint(of: &Properties) -> Option<Endpoint> {
     Some((of.get("ip")?.clone(), of.get("port")?.parse().ok()?))
+}
+
+/// The addresses of a name that stands for several Sentinels. Any other stays as it is: with TLS, the certificate may be for
+/// the name.
+async fn resolve((host, port): &Endpoint) -> Vec<Endpoint> {
+    let looking_up = lookup_host((host.as_str(), *port));
+    let addresses: Vec<_> = match timeout(ANSWER_TIMEOUT, looking_up).await {
+        Ok(Ok(addresses)) => addresses.collect(),
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
+    match addresses.as_slice() {
+        [] | [_] => vec![(host.clone(), *port)],
+        several => {
+            let several = several.iter();
+            several.map(|it| (it.ip().to_string(), it.port())).collect()
+        }
+    }
 }
 
 /// Whether most of all Sentinels have answered, as far as those that have know the others.

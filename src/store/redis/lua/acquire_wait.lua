@@ -78,8 +78,9 @@ if wait and (first_block or may_grant == '0' or is_asked) then
     return { attempt, not first_block and is_asked and ADMITTED or WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
 end
 
--- A claim that is asked about may have been granted these locks, and the data may be lost since. A grant would notice.
-if is_asked and not first_block then
+-- A claim that is asked about may have been granted these locks, and the data may be lost since. A grant would notice. The
+-- claims in its way may have come after the loss.
+if is_asked then
     for _, lock in ipairs(locks) do
         local _, why = next_fence(lock.counter, lock.last_fence_seen)
         if why then
