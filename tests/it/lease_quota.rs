@@ -1,6 +1,8 @@
 //! The quota of leases: what real processes with one store permit together, and what happens while the store does not
 //! count. `contract::counting` has the count itself, `api::rules::quotas` the answers.
 
+mod kept;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
