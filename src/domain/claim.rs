@@ -35,6 +35,8 @@ pub struct Claim {
     /// Whether an attempt that finds the claim already holding takes the lease over: from then on this attempt may roll
     /// the lease back, as a stream does when its connection closes. If not, no attempt may roll it back any more.
     pub takes_over: bool,
+    /// Whether the service made the token for this request, so that no lease can be the claim's yet.
+    pub has_new_token: bool,
 }
 
 impl Claim {
@@ -54,6 +56,7 @@ impl Claim {
             max_hold: None,
             lock_delay: None,
             takes_over: false,
+            has_new_token: false,
         }
     }
 }

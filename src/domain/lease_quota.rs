@@ -2,7 +2,7 @@
 //!
 //! A lease is counted beside the lock that it is on, not with it, because in a cluster the locks of a principal are at
 //! many nodes. So the steps are such that their order does not matter: a new lease is counted before it is reported, one
-//! that is replayed or renewed is counted in any case, and a rollback stops the count of a lease before it ends the lease.
+//! that is replayed or renewed is counted in any case, and a rollback stops the count only of what its attempt may end.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 //! with the guard for its delivery. Also what every operation does with the remaining times of leases.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -134,6 +135,8 @@ pub(super) struct Request {
     pub(super) began: Instant,
     /// Held until the outcome is delivered or rolled back, but not while the request waits.
     pub(super) slot: Slot,
+    /// Whether the attempt has taken over leases that are counted. Its rollback gives them back, so the count goes on.
+    pub(super) took_over: Arc<AtomicBool>,
 }
 
 impl Request {
@@ -145,6 +148,7 @@ impl Request {
             // The client's wait includes the time until there was a slot.
             began: slot.asked_at().unwrap_or_else(Instant::now),
             slot,
+            took_over: Arc::default(),
         }
     }
 
@@ -163,8 +167,9 @@ impl Request {
         self,
         queue_full: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
-        let refused = self.refused_by_quota().await;
-        let (sent, deadline) = self.inner.start();
+        let (_, deadline) = self.inner.start();
+        let refused = self.refused_by_quota(deadline).await;
+        let sent = Instant::now();
         let reply = match refused {
             Some(refused) => Ok(refused),
             None => self.ask_store(None, sent, deadline).await,
@@ -196,10 +201,6 @@ impl Request {
         self,
         queue_request: QueueRequest,
     ) -> (Instant, Result<Acquired, StoreError>) {
-        let is_first = queue_request.ticket.is_none();
-        if is_first && let Some(refused) = self.refused_by_quota().await {
-            return (Instant::now(), Ok(refused));
-        }
         let (sent, deadline) = self.inner.start();
         let reply = self.ask_store(Some(&queue_request), sent, deadline);
         (sent, reply.await)
@@ -219,15 +220,17 @@ impl Request {
         self.note(sent, &reply);
         match self.slot.leases() {
             // Boxed, so that the futures of other requests need no space for it.
-            Some(leases) => Box::pin(self.counted(leases, reply)).await,
+            Some(leases) => Box::pin(self.counted(leases, reply, deadline)).await,
             None => reply,
         }
     }
 
-    /// The refusal of a claim whose principal had too many leases when this process asked last, and still has.
-    async fn refused_by_quota(&self) -> Option<Acquired> {
-        let leases = self.slot.leases().filter(|leases| leases.was_full())?;
-        Box::pin(self.over_quota(leases)).await
+    /// The refusal of a claim whose principal had too many leases when this process asked last, and still has. A claim
+    /// with a token of the client may hold already, without being counted, so the store is asked for it first.
+    pub(super) async fn refused_by_quota(&self, deadline: Instant) -> Option<Acquired> {
+        let leases = self.slot.leases();
+        let leases = leases.filter(|leases| self.claim.has_new_token && leases.was_full())?;
+        Box::pin(self.over_quota(leases, deadline)).await
     }
 
     /// Notes the store's reply for metrics, and for the expected length of later ones.

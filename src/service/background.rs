@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 
@@ -162,15 +162,17 @@ impl Request {
                 self.slot.retake_before_peer().await;
             }
             let _permits = self.admit_rollback(rollback).await;
-            Box::pin(self.uncount()).await;
             let (sent, deadline) = inner.start();
-            let store = &inner.store;
-            let withdrawn = store.withdraw(&self.claim, self.attempt, rollback, deadline);
-            let answer = withdrawn.await;
-            inner
-                .metrics
-                .store
-                .operation("withdraw", sent.elapsed(), &answer);
+            let withdraw = async {
+                let store = &inner.store;
+                let withdrawn = store.withdraw(&self.claim, self.attempt, rollback, deadline);
+                let answer = withdrawn.await;
+                let took = sent.elapsed();
+                inner.metrics.store.operation("withdraw", took, &answer);
+                answer
+            };
+            let uncount = Box::pin(self.uncount(rollback, deadline));
+            let ((), answer) = join(uncount, withdraw).await;
             // A store that refuses may do so for as long as the lease lasts. Other requests need the slot meanwhile, even
             // if they are refused too.
             if matches!(answer, Err(StoreError::Unavailable { .. })) && rollback == Rollback::Undo {

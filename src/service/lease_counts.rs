@@ -4,29 +4,39 @@
 //! is counted in any case, and what ends is no longer counted. Only principals with such a quota pay for this: one more
 //! request to the store for each operation.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::time::{Instant, timeout_at};
 
 use super::ServiceShared;
 use super::acquire::Request;
 use crate::domain::{
     Acquired, CountOutcome, CountStep, GrantKind, Granted, LockName, NotHeld, NotHolder, Refused,
-    Released, RenewOptions, Renewed, RollbackRight, Token, UndoneBy,
+    Released, RenewOptions, Renewed, Rollback, RollbackRight, Token, UndoneBy,
 };
 use crate::limits::LeaseBudget;
 use crate::store::{StoreError, StoreResult};
 
-/// How long a renewal or a release that is done waits for the count. Without it, a lease is counted again from its next
-/// renewal on, or until it would have run out.
-const FOLLOW_UP_MAX: Duration = Duration::from_millis(250);
+/// How long an operation waits for a step of the count without which it goes on. Without it, a lease is counted again
+/// from its next renewal on, or until it would have run out.
+const OPTIONAL_STEP_MAX: Duration = Duration::from_millis(250);
+
+/// The share of the remaining time of a lease that its renewal, its replay or its step back may spend on the count.
+const COUNTED_WITHIN: u32 = 4;
 
 impl Request {
     /// Refuses a claim that would have to give back what it is granted.
-    pub(super) async fn over_quota(&self, leases: &LeaseBudget) -> Option<Acquired> {
-        let counted = self.count(leases, CountStep::Check).await;
+    pub(super) async fn over_quota(
+        &self,
+        leases: &LeaseBudget,
+        deadline: Instant,
+    ) -> Option<Acquired> {
+        let (inner, names, token) = (&self.inner, &self.claim.names, self.claim.token);
+        let check = inner.try_to_count(leases, CountStep::Check, (names, token), deadline);
         // Without an answer, the count after the grant decides.
-        self.refusal(leases, counted.ok()?)
+        self.refusal(leases, check.await?)
     }
 
     /// Counts the leases that the store has granted. New ones beyond the quota are rolled back.
@@ -34,48 +44,57 @@ impl Request {
         &self,
         leases: &LeaseBudget,
         reply: StoreResult<Acquired>,
+        deadline: Instant,
     ) -> StoreResult<Acquired> {
         let Ok(Acquired::Granted(granted)) = &reply else {
             return reply;
         };
-        let counted = match self.count(leases, self.step_of(granted)).await {
-            Ok(counted) => counted,
-            Err(_) if granted.kind != GrantKind::New => return reply,
-            // Whoever gets this rolls the grant back, or repeats the request.
-            Err(error) => return Err(StoreError::unknown(error.fault(), error.detail())),
+        if granted.kind != GrantKind::New {
+            self.keep_counted(leases, granted).await;
+            return reply;
+        }
+        let step = CountStep::Take {
+            by: self.attempt,
+            lasts: longest(times_of(granted)),
         };
+        let claim = (&*self.claim.names, self.claim.token);
+        let counted = self.inner.count(leases, step, claim, deadline).await;
+        // Whoever gets this error rolls the grant back, or repeats the request.
+        let counted = counted.map_err(|it| StoreError::unknown(it.fault(), it.detail()))?;
         let Some(refusal) = self.refusal(leases, counted) else {
-            if granted.kind == GrantKind::New {
-                leases.note(false);
-            }
+            leases.note(false);
             return reply;
         };
         self.clone().withdraw_in_background(self.claim.ttl.get());
         Ok(refusal)
     }
 
-    /// Stops counting what the request is about to roll back. Later, the claim might hold by another request.
-    pub(super) async fn uncount(&self) {
-        if let Some(leases) = self.slot.leases() {
-            // Without an answer, it is counted for as long as it would have lasted.
-            let _ = self.count(leases, CountStep::Undo(self.attempt)).await;
+    /// Counts leases that the claim had before.
+    async fn keep_counted(&self, leases: &LeaseBudget, granted: &Granted) {
+        let undone_by = match self.claim.takes_over {
+            true => UndoneBy::Attempt(self.attempt),
+            false => UndoneBy::Nobody,
+        };
+        if self.claim.takes_over {
+            self.took_over.store(true, Ordering::Relaxed);
         }
+        let claim = (&*self.claim.names, self.claim.token);
+        self.inner
+            .keep_counted(leases, claim, undone_by, times_of(granted))
+            .await;
     }
 
-    fn step_of(&self, granted: &Granted) -> CountStep {
-        let lasts = longest(granted.leases.iter().map(|lease| lease.holder.expires_in));
-        match granted.kind {
-            GrantKind::New => CountStep::Take {
-                by: self.attempt,
-                lasts,
-            },
-            GrantKind::Reentered | GrantKind::Replayed => CountStep::Keep {
-                undone_by: match self.claim.takes_over {
-                    true => UndoneBy::Attempt(self.attempt),
-                    false => UndoneBy::Nobody,
-                },
-                lasts,
-            },
+    /// Stops counting what this rollback ends.
+    pub(super) async fn uncount(&self, rollback: Rollback, deadline: Instant) {
+        let keeps_leases = rollback == Rollback::Undo && self.took_over.load(Ordering::Relaxed);
+        if let (Some(leases), false) = (self.slot.leases(), keeps_leases) {
+            let (names, token) = (&self.claim.names, self.claim.token);
+            let step = CountStep::Undo(self.attempt);
+            let undo = self
+                .inner
+                .try_to_count(leases, step, (names, token), deadline);
+            // Without an answer, it is counted for as long as it would have lasted.
+            undo.await;
         }
     }
 
@@ -86,13 +105,6 @@ impl Request {
         leases.note(true);
         self.inner.metrics.too_many_leases();
         Some(Acquired::Refused(Refused::TooManyLeases { retry_in }))
-    }
-
-    async fn count(&self, leases: &LeaseBudget, step: CountStep) -> StoreResult<CountOutcome> {
-        let (_, deadline) = self.inner.start();
-        let names = &self.claim.names;
-        let token = self.claim.token;
-        self.inner.count(leases, step, names, token, deadline).await
     }
 }
 
@@ -107,61 +119,92 @@ impl ServiceShared {
     ) {
         match renewed {
             Renewed::Extended(renewals) => {
-                let lasts = longest(renewals.iter().map(|it| it.lease.holder.expires_in));
+                let times = renewals.iter().map(|it| it.lease.holder.expires_in);
                 let undone_by = match options.rollback_right {
                     RollbackRight::Never => UndoneBy::Nobody,
                     RollbackRight::AsBefore => UndoneBy::AsBefore,
                 };
-                let step = CountStep::Keep { undone_by, lasts };
-                self.follow_up(leases, step, names, token).await;
+                self.keep_counted(leases, (names, token), undone_by, times)
+                    .await;
             }
             Renewed::NotHolder(lost) => {
                 let lost = lost.iter().filter(|lost| has_ended(&lost.reason));
                 let names: Vec<_> = lost.map(|lost: &NotHeld| lost.name.clone()).collect();
-                self.follow_up(leases, CountStep::End, &names, token).await;
+                self.end_counted(leases, (&names, token)).await;
             }
             Renewed::Mismatched(_) => {}
         }
     }
 
-    /// No longer counts the leases that a release has ended, or found to have ended.
+    /// No longer counts the leases that a release has ended, or found to have ended. Those that it has kept are final.
     pub(super) async fn recount_released(
         &self,
         leases: &LeaseBudget,
         (names, token): (&[LockName], Token),
         released: &[Released],
     ) {
-        let is_over = |released: &Released| match released {
-            Released::Freed { .. } | Released::Repeated => true,
-            Released::NotHolder(reason) => has_ended(reason),
-            Released::SteppedBack(_) | Released::LeftQueue => false,
-        };
-        let ended = names.iter().zip(released).filter(|(_, it)| is_over(it));
-        let names: Vec<_> = ended.map(|(name, _)| name.clone()).collect();
-        self.follow_up(leases, CountStep::End, &names, token).await;
+        let (mut ended, mut kept, mut times) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, released) in names.iter().zip(released) {
+            match released {
+                Released::Freed { .. } | Released::Repeated => ended.push(name.clone()),
+                Released::NotHolder(reason) if has_ended(reason) => ended.push(name.clone()),
+                Released::SteppedBack(lease) => {
+                    kept.push(name.clone());
+                    times.push(lease.holder.expires_in);
+                }
+                Released::NotHolder(_) | Released::LeftQueue => {}
+            }
+        }
+        let (kept, times) = ((&*kept, token), times.into_iter());
+        let keep = self.keep_counted(leases, kept, UndoneBy::Nobody, times);
+        let end = self.end_counted(leases, (&ended, token));
+        join(keep, end).await;
     }
 
-    /// A step after an operation that is done, whose outcome changes nothing.
-    async fn follow_up(
+    /// Counts leases for as long as they last now.
+    async fn keep_counted(
+        &self,
+        leases: &LeaseBudget,
+        claim: (&[LockName], Token),
+        undone_by: UndoneBy,
+        times: impl Iterator<Item = Duration> + Clone,
+    ) {
+        let shortest = times.clone().min().unwrap_or_default();
+        let lasts = longest(times);
+        let step = CountStep::Keep { undone_by, lasts };
+        let deadline = Instant::now() + shortest / COUNTED_WITHIN;
+        self.try_to_count(leases, step, claim, deadline).await;
+    }
+
+    /// No longer counts leases.
+    async fn end_counted(&self, leases: &LeaseBudget, claim: (&[LockName], Token)) {
+        let (_, deadline) = self.start();
+        let step = CountStep::End;
+        self.try_to_count(leases, step, claim, deadline).await;
+    }
+
+    /// A step without which the operation goes on. `None` if there was nothing to count, or no answer in time.
+    async fn try_to_count(
         &self,
         leases: &LeaseBudget,
         step: CountStep,
-        names: &[LockName],
-        token: Token,
-    ) {
-        if !names.is_empty() {
-            let deadline = Instant::now() + FOLLOW_UP_MAX.min(self.operation_timeout);
-            let counting = self.count(leases, step, names, token, deadline);
-            let _ = timeout_at(deadline, counting).await;
+        claim: (&[LockName], Token),
+        deadline: Instant,
+    ) -> Option<CountOutcome> {
+        if claim.0.is_empty() {
+            return None;
         }
+        let step_max = OPTIONAL_STEP_MAX.min(self.operation_timeout);
+        let deadline = deadline.min(Instant::now() + step_max);
+        let counting = self.count(leases, step, claim, deadline);
+        timeout_at(deadline, counting).await.ok()?.ok()
     }
 
     async fn count(
         &self,
         leases: &LeaseBudget,
         step: CountStep,
-        names: &[LockName],
-        token: Token,
+        (names, token): (&[LockName], Token),
         deadline: Instant,
     ) -> StoreResult<CountOutcome> {
         let sent = Instant::now();
@@ -174,6 +217,11 @@ impl ServiceShared {
             .operation("count", sent.elapsed(), &counted);
         counted
     }
+}
+
+/// The remaining times of leases.
+fn times_of(granted: &Granted) -> impl Iterator<Item = Duration> + Clone {
+    granted.leases.iter().map(|lease| lease.holder.expires_in)
 }
 
 fn longest(times: impl Iterator<Item = Duration>) -> Duration {

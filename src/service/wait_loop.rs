@@ -9,6 +9,7 @@ mod stopping;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::time::Instant;
 
 use super::acquire::{AcquireAnswer, AcquireFailure, Request, remaining};
@@ -121,6 +122,12 @@ impl WaitLoop {
 
     /// Polls once. `None` if the wait continues.
     async fn poll(&mut self) -> Option<Result<AcquireAnswer, StoreError>> {
+        // Before the poll, whose time to execute must not begin earlier than it is sent.
+        if self.ticket.is_none()
+            && let Some(refused) = self.request.refused_by_quota(self.deadline()).await
+        {
+            return Some(self.end(Instant::now(), refused));
+        }
         let (sent, answer) = match self.poll_store().await {
             PollResult::Answered(sent, answer) => (sent, answer),
             PollResult::Interrupted(in_flight) => return Some(Err(self.abandon(in_flight))),
@@ -188,16 +195,22 @@ impl WaitLoop {
     /// Rolls back this request's attempt and continues with a new one, as if it had never been granted. The store
     /// refuses late polls of the old attempt. A claim that ended for another reason is reported as ended again.
     async fn start_new_attempt(&mut self) -> Result<(), StoreError> {
+        let deadline = self.deadline();
         let request = &mut self.request;
-        Box::pin(request.uncount()).await;
-        let (_, deadline) = request.inner.start();
-        let deadline = self.waiter.schedule().limit(deadline);
         let (store, attempt) = (&request.inner.store, request.attempt);
         let undo = store.withdraw(&request.claim, attempt, Rollback::Undo, deadline);
-        undo.await?;
-        request.attempt = Attempt::random();
+        let uncount = Box::pin(request.uncount(Rollback::Undo, deadline));
+        let ((), undone) = join(uncount, undo).await;
+        undone?;
+        (request.attempt, request.took_over) = (Attempt::random(), Arc::default());
         self.has_ambiguous_attempt = false;
         Ok(())
+    }
+
+    /// The deadline of an operation within the wait.
+    fn deadline(&self) -> Instant {
+        let (_, deadline) = self.request.inner.start();
+        self.waiter.schedule().limit(deadline)
     }
 
     fn queue_request(&mut self) -> QueueRequest {

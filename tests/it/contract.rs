@@ -240,6 +240,7 @@ on_every_store! {
         leases_are_counted_up_to_the_quota
         each_principal_has_a_count_of_its_own
         a_lease_that_ran_out_is_no_longer_counted
+        however_many_leases_ran_out_there_is_room
         what_a_claim_has_is_counted_without_room_too
         the_leases_of_several_locks_are_counted_all_or_none
         only_the_attempt_that_may_roll_back_a_lease_stops_its_count;

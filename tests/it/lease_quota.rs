@@ -1,7 +1,10 @@
 //! The quota of leases: what real processes with one store permit together, and what happens while the store does not
 //! count. `contract::counting` has the count itself, `api::rules::quotas` the answers.
 
+mod kept;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -37,6 +40,7 @@ fn keys_file() -> String {
 struct Team {
     processes: Vec<Serving>,
     client: Client,
+    tries: AtomicUsize,
     _keys: NamedTempFile,
 }
 
@@ -59,6 +63,7 @@ impl Team {
         Self {
             processes: (0..3).map(start).collect(),
             client: Client::new(),
+            tries: AtomicUsize::new(0),
             _keys: keys,
         }
     }
@@ -73,43 +78,56 @@ impl Team {
         request.send().await.unwrap()
     }
 
-    /// Acquires a lock; none if it is beyond the quota.
-    async fn acquire(&self, process: usize, name: &str, ttl: &str) -> Option<Held> {
+    /// Acquires a lock. The error is the name of a lock that was beyond the quota.
+    async fn acquire(&self, process: usize, ttl: &str) -> Result<Held, String> {
+        eventually("there is an answer", async || {
+            self.try_to_acquire(process, ttl).await
+        })
+        .await
+    }
+
+    /// Each try is for another lock, because what was refused is given back in the background.
+    async fn try_to_acquire(&self, process: usize, ttl: &str) -> Option<Result<Held, String>> {
+        let number = self.tries.fetch_add(1, Ordering::Relaxed);
+        let name = format!("job/{number}");
         let path = format!("{name}?ttl={ttl}");
         let answer = self.send(process, Method::POST, &path, "").await;
         let headers = answer.headers();
         match answer.status().as_u16() {
             201 => {
-                let token = headers["lock-token"].to_str().unwrap();
-                Some((name.to_owned(), token.to_owned()))
+                let token = headers["lock-token"].to_str().unwrap().to_owned();
+                Some(Ok((name, token)))
             }
             429 => {
                 assert!(headers.contains_key("retry-after"));
                 let problem: serde_json::Value = answer.json().await.unwrap();
                 assert_eq!(problem["code"], "quota_exceeded", "{problem}");
                 assert_eq!(problem["quota"], "locks_max", "{problem}");
-                None
+                Some(Err(name))
             }
+            503 => None,
             _ => panic!("{answer:?}"),
         }
     }
 
-    /// Acquires locks until every process refuses more.
-    async fn fill(&self, prefix: &str, held: &mut Vec<Held>) {
+    /// Acquires locks until every process refuses more. Returns a lock that was refused.
+    async fn fill(&self, held: &mut Vec<Held>) -> String {
         let processes = self.processes.len();
         let mut refused_by = 0;
-        eventually(prefix, async || {
-            let name = format!("{prefix}/{}", held.len());
-            match self.acquire(refused_by % processes, &name, "60s").await {
-                Some(more) => {
+        eventually("the quota is used up", async || {
+            match self.acquire(refused_by % processes, "60s").await {
+                Ok(more) => {
                     held.push(more);
                     refused_by = 0;
+                    None
                 }
-                None => refused_by += 1,
+                Err(refused) => {
+                    refused_by += 1;
+                    (refused_by >= processes && held.len() >= LOCKS_MAX).then_some(refused)
+                }
             }
-            (refused_by >= processes && held.len() >= LOCKS_MAX).then_some(())
         })
-        .await;
+        .await
     }
 
     async fn refused(&self, process: usize) -> f64 {
@@ -125,16 +143,13 @@ impl Team {
 /// Fails unless a principal holds as many locks over three processes as its quota permits, and never more than `most`.
 async fn assert_counted_together(store: &str, most: usize) {
     let mut team = Team::on(store);
-    let names: Vec<_> = (0..30).map(|number| format!("first/{number}")).collect();
-    let acquiring = names.iter().enumerate();
-    let acquiring = acquiring.map(|(number, name)| team.acquire(number % 3, name, "60s"));
+    let acquiring = (0..30).map(|number| team.acquire(number % 3, "60s"));
     let mut held: Vec<_> = join_all(acquiring).await.into_iter().flatten().collect();
-    team.fill("more", &mut held).await;
+    let refused = team.fill(&mut held).await;
     assert!(held.len() <= most, "{} at once", held.len());
     for process in 0..3 {
         assert!(team.refused(process).await > 0.0);
     }
-    let refused = format!("more/{}", held.len());
     eventually("what was refused is free", async || {
         let state = team.send(0, Method::GET, &refused, "").await;
         let state: serde_json::Value = state.json().await.unwrap();
@@ -152,15 +167,14 @@ async fn assert_counted_together(store: &str, most: usize) {
         assert_eq!(released.status(), 204);
     }
     for number in 0..LOCKS_MAX {
-        let name = format!("second/{number}");
-        let acquiring = async || team.acquire(number % 3, &name, "2s").await;
+        let acquiring = async || team.acquire(number % 3, "2s").await.ok();
         eventually("there is room", acquiring).await;
     }
 
     // A process that is killed leaves nothing behind but leases, which run out.
     team.processes.pop();
     let mut held = Vec::new();
-    team.fill("third", &mut held).await;
+    team.fill(&mut held).await;
     assert!(held.len() <= most, "{} at once", held.len());
 }
 

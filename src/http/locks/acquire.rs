@@ -55,7 +55,8 @@ pub(in crate::http) async fn acquire(
     };
     let token = HeaderToken::of(request.headers());
     let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
-    let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
+    let of_client = token.or_field(&mut fields)?;
+    let token = of_client.unwrap_or_else(Token::random);
     let names = lock_names(in_path, &mut fields)?;
     let known: &[_] = match route_form {
         RouteForm::Single => &ACQUIRE_FIELDS,
@@ -67,6 +68,7 @@ pub(in crate::http) async fn acquire(
     app.permit(&requester, Verb::Acquire, &claim.names)?;
     requester.permit_size(claim)?;
     claim.owner = requester.owner(mem::take(&mut claim.owner));
+    claim.has_new_token = of_client.is_none();
     if format.media_type == EVENT_STREAM {
         return match route_form {
             // Boxed, so that the futures of other requests need no space for a stream.
@@ -192,6 +194,7 @@ pub(super) fn acquire_request(
         max_hold,
         lock_delay: lock_delay.transpose()?,
         takes_over: false,
+        has_new_token: false,
     };
     Ok(AcquireRequest { claim, wait })
 }

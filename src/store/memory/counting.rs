@@ -18,6 +18,9 @@ use crate::store::{CountLeases, StoreResult};
 /// The least time until a client may try again.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 
+/// How many leases a step looks at, beside its own: all principals share one mutex.
+const REAPED_MAX: usize = 500;
+
 /// What is counted, by principal.
 #[derive(Debug, Default)]
 pub(super) struct LeaseCounts(HashMap<Arc<str>, PrincipalLeases>);
@@ -36,6 +39,12 @@ struct CountedLease {
     undone_by: Option<Attempt>,
 }
 
+impl CountedLease {
+    fn is_over(&self, now: StoreTime) -> bool {
+        self.until <= now
+    }
+}
+
 impl PrincipalLeases {
     fn step(
         &mut self,
@@ -51,7 +60,7 @@ impl PrincipalLeases {
             return CountOutcome::Full { retry_in };
         }
         for claim in claims {
-            let before = self.leases.get(claim).map(|lease| lease.undone_by);
+            let before = self.alive(now, claim).map(|lease| lease.undone_by);
             match step {
                 CountStep::Check => {}
                 CountStep::Take { by, lasts } => {
@@ -74,12 +83,19 @@ impl PrincipalLeases {
         CountOutcome::Within
     }
 
-    fn expire(&mut self, now: StoreTime) {
-        while let Some(&(until, claim)) = self.by_end.first()
-            && until <= now
-        {
-            self.remove(&claim);
+    /// Removes some of the leases that have run out, and returns whether there were as many as a step may remove.
+    fn expire(&mut self, now: StoreTime) -> bool {
+        for _ in 0..REAPED_MAX {
+            match self.by_end.first() {
+                Some(&(until, claim)) if until <= now => self.remove(&claim),
+                Some(_) | None => return false,
+            }
         }
+        true
+    }
+
+    fn alive(&self, now: StoreTime, claim: &ClaimDigest) -> Option<&CountedLease> {
+        self.leases.get(claim).filter(|lease| !lease.is_over(now))
     }
 
     /// How long until there is room for these leases; none if there is.
@@ -91,15 +107,19 @@ impl PrincipalLeases {
     ) -> Option<Duration> {
         let wanted = claims
             .iter()
-            .filter(|claim| !self.leases.contains_key(*claim));
+            .filter(|claim| self.alive(now, claim).is_none());
         let wanted = wanted.count();
         let excess = (self.leases.len() + wanted).saturating_sub(leases_max);
         if wanted == 0 || excess == 0 {
             return None;
         }
-        let last = self.by_end.iter().nth(excess - 1);
-        let left_us = last.map_or(0, |(until, _)| until.unix_us() - now.unix_us());
-        Some(Duration::from_micros(left_us).max(RETRY_MIN))
+        // After a quota became smaller, the excess may be large: then the answer is the time of an earlier lease.
+        let last = self.by_end.iter().nth(excess.min(REAPED_MAX) - 1);
+        let until = last.map_or(now, |(until, _)| *until);
+        // Of those that have run out, not all may have been removed.
+        let has_room = excess <= REAPED_MAX && last.is_some() && until <= now;
+        let left_us = until.unix_us().saturating_sub(now.unix_us());
+        (!has_room).then(|| Duration::from_micros(left_us).max(RETRY_MIN))
     }
 
     fn put(&mut self, claim: ClaimDigest, until: StoreTime, undone_by: Option<Attempt>) {
@@ -118,11 +138,19 @@ impl PrincipalLeases {
 impl MemoryStore {
     /// Forgets the leases that have run out.
     pub(super) fn forget_counted(&self) {
+        // In steps, so that no operation waits for all of them.
+        while self.forget_some_counted() {}
+    }
+
+    /// Returns whether there may be more.
+    fn forget_some_counted(&self) -> bool {
         let now = self.now();
+        let mut has_more = false;
         self.counted().0.retain(|_, of_principal| {
-            of_principal.expire(now);
+            has_more |= of_principal.expire(now);
             !of_principal.leases.is_empty()
         });
+        has_more
     }
 
     fn counted(&self) -> MutexGuard<'_, LeaseCounts> {

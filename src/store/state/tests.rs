@@ -85,6 +85,7 @@ fn claims() -> impl Strategy<Value = Claim> {
                     max_hold,
                     lock_delay,
                     takes_over,
+                    has_new_token: false,
                 }
             },
         )

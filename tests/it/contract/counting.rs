@@ -97,6 +97,23 @@ pub(super) async fn a_lease_that_ran_out_is_no_longer_counted(fixture: &Fixture)
     assert_room(fixture, &quota, 2).await;
 }
 
+/// More of them than a store removes at a time.
+pub(super) async fn however_many_leases_ran_out_there_is_room(fixture: &Fixture) {
+    const LEASES: usize = 640;
+    let quota = quota(LEASES);
+    let all = || claim_on_all(names(&[(); 64].map(|()| fresh_name())));
+    for _ in 0..LEASES / 64 {
+        let counted = fixture.count(&quota, take(SHORT), &all()).await;
+        assert_eq!(counted, CountOutcome::Within);
+    }
+    fixture.outlast(SHORT).await;
+    for _ in 0..LEASES / 64 {
+        let counted = fixture.count(&quota, take(LONG), &all()).await;
+        assert_eq!(counted, CountOutcome::Within);
+    }
+    assert_room(fixture, &quota, 0).await;
+}
+
 pub(super) async fn what_a_claim_has_is_counted_without_room_too(fixture: &Fixture) {
     let quota = quota(1);
     for claim in [claim(), claim(), claim()] {
@@ -149,7 +166,7 @@ pub(super) async fn only_the_attempt_that_may_roll_back_a_lease_stops_its_count(
     step(CountStep::Undo(granted)).await;
     assert_room(fixture, &quota, 1).await;
 
-    // Another attempt has taken the lease over.
+    // A stream has taken the lease over, and ends it when it closes.
     step(take).await;
     step(keep(UndoneBy::Attempt(other), LONG)).await;
     step(CountStep::Undo(granted)).await;

@@ -1,0 +1,130 @@
+//! Leases that stay although an attempt of their claim is rolled back, and claims that hold without being counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use leasehold::domain::{Claim, Refused, Released, RenewOptions, Renewed};
+use leasehold::service::{AcquireOutcome, HoldEvent, LockService};
+use leasehold::store::LockStore;
+
+use super::{hold, is_free, service, within_quota};
+use crate::support::eventually;
+use crate::support::fixture::{claim, hold_count, ttl};
+use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::stores;
+
+/// A claim whose token the service made.
+fn new_claim() -> Claim {
+    Claim {
+        has_new_token: true,
+        ..claim()
+    }
+}
+
+/// The service for a principal without a quota on the same store.
+fn without_quota(store: &Arc<ScriptedStore>) -> LockService {
+    stores::service(Arc::clone(store) as Arc<dyn LockStore>)
+}
+
+/// Fails unless the claim still holds and is still counted when an attempt of it has been rolled back.
+async fn assert_stays(service: &LockService, store: &ScriptedStore, held: &Claim) {
+    eventually("an attempt is rolled back", async || {
+        store
+            .cleanups()
+            .contains(&Operation::Withdraw)
+            .then_some(())
+    })
+    .await;
+    service.drain();
+    service.clone().shut_down(Duration::from_secs(10)).await;
+    assert!(!is_free(store, held).await, "it holds");
+    let other = service.acquire(Arc::new(claim()), Duration::ZERO).await;
+    let other = other.expect("the store answers").outcome;
+    assert!(
+        matches!(
+            other,
+            AcquireOutcome::Refused(Refused::TooManyLeases { .. })
+        ),
+        "it is counted: {other:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_stream_has_stepped_back_is_counted_when_the_stream_has_closed() {
+    let (service, store) = service(1, Fate::Answered);
+    let claim = claim();
+    let mut stream = service.hold(Arc::new(claim.clone()), Some(Duration::ZERO));
+    let acquired = stream.next().await;
+    assert!(
+        matches!(acquired, Some(HoldEvent::Acquired { .. })),
+        "{acquired:?}"
+    );
+    let released = service
+        .release(claim.names.clone(), claim.token, Some(hold_count(1)))
+        .await;
+    let released = released.expect("the store answers");
+    assert!(
+        matches!(released[..], [Released::SteppedBack(_)]),
+        "{released:?}"
+    );
+    drop(stream);
+    assert_stays(&service, &store, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_goes_back_to_an_earlier_request_is_counted() {
+    let (service, store) = service(1, Fate::Answered);
+    let claim = claim();
+    assert!(hold(&service, &claim).await);
+    // Nobody reads what it is granted.
+    drop(service.hold(Arc::new(claim.clone()), Some(Duration::ZERO)));
+    assert_stays(&service, &store, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_holds_without_being_counted_is_granted_again() {
+    let (service, store) = service(1, Fate::Answered);
+    let held = claim();
+    assert!(hold(&without_quota(&store), &held).await);
+    assert!(hold(&service, &claim()).await);
+    assert!(!hold(&service, &claim()).await, "the quota is used up");
+    assert!(hold(&service, &held).await, "it holds already");
+    let wait = Duration::from_secs(1);
+    let again = service.acquire(Arc::new(held.clone()), wait).await;
+    let again = again.expect("the store answers");
+    assert!(again.outcome.kind().is_some(), "{again:?}");
+    again.unclaimed.delivered();
+}
+
+/// Others must not be refused a lock that this principal may not have.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_hold_yet_is_refused_before_it_takes_its_lock() {
+    let (service, store) = service(1, Fate::Answered);
+    assert!(hold(&service, &new_claim()).await);
+    assert!(!hold(&service, &new_claim()).await);
+    let (acquires, polls) = (store.acquires(), store.polls());
+    assert!(!hold(&service, &new_claim()).await);
+    let waiting = service.acquire(Arc::new(new_claim()), Duration::from_secs(1));
+    let refused = waiting.await.expect("the store answers");
+    assert!(refused.outcome.kind().is_none(), "{refused:?}");
+    assert_eq!((store.acquires(), store.polls()), (acquires, polls));
+}
+
+/// Streams renew such leases three times within their TTL.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_of_a_short_lease_does_not_wait_for_the_count_for_long() {
+    let (counting, store) = service(1, Fate::Unanswered);
+    let claim = Claim {
+        ttl: ttl(Duration::from_millis(200)),
+        ..claim()
+    };
+    assert!(hold(&without_quota(&store), &claim).await);
+    let names = claim.names.clone();
+    let renewed = counting
+        .renew(names, claim.token, RenewOptions::default())
+        .await;
+    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    let waiting = within_quota(&without_quota(&store), 1);
+    assert!(hold(&waiting, &claim).await, "its answer is in time, too");
+}
