@@ -19,24 +19,8 @@ const LATE: Micros = SECOND / 10;
 /// After this time, what a request has begun is decided or undone.
 const OPERATION: Micros = 2 * SECOND;
 
-/// How long the failures of one node may be apart, while its address is tried again.
-const AGAIN: Micros = SECOND / 5;
-
-/// Failures of several nodes that no majority survives.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Together {
-    /// How long each of them lasts at least.
-    pub(super) at_least: Micros,
-    /// How far they may be apart.
-    pub(super) apart: Micros,
-}
-
-/// A time in which a node did not answer, or was slow.
-struct Failure {
-    node: usize,
-    from: Micros,
-    until: Micros,
-}
+/// How long after a failure a node may still be late.
+const TOGETHER: Micros = SECOND;
 
 impl History {
     /// Whether the lease that the claim requested at `asked` may be lost in this time, because of one node.
@@ -109,46 +93,16 @@ impl History {
         first.process != second.process && (second.sent <= over || is_late) && !is_released()
     }
 
-    /// Whether more than one node failed together in this time, which is no minority.
-    pub(super) fn has_no_majority(
-        &self,
-        (from, until): (Micros, Micros),
-        together: Together,
-    ) -> bool {
-        let mut failures = self.failures(together.at_least);
-        failures.retain(|failure| failure.from <= until && from <= failure.until);
-        let are_together = |one: &Failure, other: &Failure| {
-            one.node != other.node
-                && one.from <= other.until + together.apart
-                && other.from <= one.until + together.apart
+    /// Whether more than one node failed or was slow at about the same time, which is no minority.
+    pub(super) fn has_no_majority(&self, from: Micros, until: Micros) -> bool {
+        let outages = || {
+            let outages = self.outages.iter();
+            outages.filter(|outage| outage.node.is_some() && outage.overlaps(from, until))
         };
-        let mut ones = failures.iter();
-        ones.any(|one| failures.iter().any(|other| are_together(one, other)))
-    }
-
-    /// The failures of each node that last so long. What follows within a moment is the same failure.
-    fn failures(&self, at_least: Micros) -> Vec<Failure> {
-        let outages = self.outages.iter();
-        let of_nodes = outages.filter_map(|outage| {
-            Some(Failure {
-                node: outage.node?,
-                from: outage.from,
-                until: outage.until,
-            })
-        });
-        let mut of_nodes: Vec<_> = of_nodes.collect();
-        of_nodes.sort_unstable_by_key(|failure| (failure.node, failure.from));
-        let mut failures: Vec<Failure> = Vec::new();
-        for next in of_nodes {
-            match failures.last_mut() {
-                Some(last) if last.node == next.node && next.from <= last.until + AGAIN => {
-                    last.until = last.until.max(next.until);
-                }
-                _ => failures.push(next),
-            }
-        }
-        failures.retain(|failure| failure.until - failure.from >= at_least);
-        failures
+        let is_together = |one: &Outage, other: &Outage| {
+            one.node != other.node && one.overlaps(other.from, other.until + TOGETHER)
+        };
+        outages().any(|one| outages().any(|other| is_together(one, other)))
     }
 
     fn losses_of_nodes(&self) -> impl Iterator<Item = &Outage> {

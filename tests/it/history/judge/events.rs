@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::super::minority::Together;
 use super::super::record::{Micros, SECOND, Watch, WatchEntry};
 use super::{Evidence, Grant, Rule, SETTLING, Violation, story};
 
@@ -11,13 +10,6 @@ const UNDER_WAY: Micros = 3 * SECOND;
 
 /// For how long a quorum counts the reports of one event.
 const COUNTED: Micros = SECOND;
-
-/// Failures after which processes subscribe again, at several nodes within the time of one count. A node that is only slow
-/// for less than that is counted.
-const UNSUBSCRIBED: Together = Together {
-    at_least: COUNTED / 2,
-    apart: COUNTED,
-};
 
 /// A time without `reset`: every lease that begins and is reported within it must be among the events.
 struct Stretch {
@@ -64,9 +56,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
 fn is_of_few_nodes(evidence: &Evidence<'_>, grant: &Grant<'_>) -> bool {
     let from = grant.requested.saturating_sub(SETTLING);
     let until = grant.reported + COUNTED;
-    evidence
-        .history
-        .has_no_majority((from, until), UNSUBSCRIBED)
+    evidence.history.has_no_majority(from, until)
 }
 
 /// Events that arrived until this time may have been in a socket since before a process was paused or cut off, with the

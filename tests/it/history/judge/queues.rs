@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::super::minority::Together;
 use super::super::record::{Action, Answer, Effect, End, Micros, Mode, SECOND, View};
 use super::{Counts, Evidence, Grant, Rule, SETTLING, Violation, story};
 
@@ -20,12 +19,6 @@ const NEARLY_OVER: Micros = SECOND / 2;
 
 /// How long a refusal may be in flight: the claim may have left the queue that much earlier.
 const REFUSAL_UNDER_WAY: Micros = 2 * SECOND;
-
-/// Failures in which several nodes do not hear a process for the liveness timeout of three seconds: it asks once a second.
-const UNHEARD: Together = Together {
-    at_least: 2 * SECOND,
-    apart: 0,
-};
 
 /// A margin before the end of a kept place.
 const PLACE_MARGIN: Micros = SECOND;
@@ -179,7 +172,7 @@ fn order(
         // A node passes over the waiters of a process that it has not heard for the liveness timeout.
         let may_be_passed_over = || {
             let history = evidence.history;
-            history.has_no_majority((waiter.queued, grant.reported), UNHEARD)
+            history.has_no_majority(waiter.queued, grant.reported)
         };
         if was_there(evidence, waiter, from, grant.reported) && !may_be_passed_over() {
             let stories = [waiter.claim, grant.claim].map(|claim| story(evidence, claim));
