@@ -305,24 +305,6 @@ fn a_failure_is_accepted_for_a_moment_after_the_end_of_a_lease_and_not_later() {
 }
 
 #[test]
-fn two_fences_of_a_claim_are_accepted_only_of_requests_beside_each_other() {
-    let is_rejected = |sent: Micros, takes: Micros| {
-        let mut history = valid();
-        history.bounds.is_quorum = true;
-        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
-        let now = Action::Acquire { wait: 0 };
-        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
-        let answer = granted(&[("b", 200)], true, 0);
-        let again = history.ask(6, now, sent, sent + takes, answer);
-        history.requests[again].process = 1;
-        breaks(Rule::Resurrection, &history)
-    };
-    assert!(!is_rejected(8_005, 10));
-    assert!(!is_rejected(11_000, 150), "a node was late");
-    assert!(is_rejected(11_000, 10));
-}
-
-#[test]
 fn new_grants_that_wait_for_leases_although_nothing_was_lost_are_rejected() {
     let history = |effect: Effect| {
         let mut history = valid();

@@ -16,9 +16,6 @@ const REST: Micros = 5 * SECOND;
 /// After this time a node that has not answered has no say in an operation.
 const LATE: Micros = SECOND / 10;
 
-/// After this time, what a request has begun is decided or undone.
-const OPERATION: Micros = 2 * SECOND;
-
 /// How long after a failure a node may still be late.
 const TOGETHER: Micros = SECOND;
 
@@ -45,52 +42,24 @@ impl History {
             .unwrap_or(Micros::MAX)
     }
 
-    /// Whether a quorum may tell the claim two fencing tokens by two of these requests, one of each: they were under way at
-    /// two processes at once, or the second did not hear a node in time that has the first token.
-    pub(super) fn may_have_two_fences(&self, ones: &[&Request], others: &[&Request]) -> bool {
-        let are_apart = |one: &Request| others.iter().any(|other| self.are_apart(one, other));
-        self.bounds.is_quorum && ones.iter().any(|one| are_apart(one))
-    }
-
-    /// The acquires of the claim by which it may have got a lease: those of the requests that it was reported to, or else
-    /// all until it was seen.
-    pub(super) fn asks_for(
-        &self,
-        claim: usize,
-        reporting: impl Iterator<Item = usize>,
-        seen: Micros,
-    ) -> Vec<&Request> {
-        let reporting = reporting.map(|number| &self.requests[number]);
-        let asks: Vec<_> = reporting.filter(|request| request.asks()).collect();
-        if !asks.is_empty() {
-            return asks;
-        }
-        let own = self.requests.iter();
-        let own = own.filter(|request| request.claim == Some(claim) && request.asks());
-        own.filter(|request| request.sent <= seen).collect()
-    }
-
-    fn are_apart(&self, one: &Request, other: &Request) -> bool {
+    /// Whether a quorum may tell the claim two fencing tokens: it was requested at two processes at once, or the second
+    /// request did not hear a node in time that has the first token.
+    pub(super) fn may_have_two_fences(&self, claim: usize) -> bool {
+        let asks = || {
+            let own = self.requests.iter();
+            own.filter(|request| request.claim == Some(claim) && request.asks())
+        };
         let granted = |request: &Request| {
             let is_grant = |(_, answer): &&(_, Answer)| matches!(answer, Answer::Granted { .. });
             let granted = request.arrivals.iter().find(is_grant);
             granted.map_or(request.ended(), |(at, _)| *at)
         };
-        let (first, second) = match one.sent <= other.sent {
-            true => (one, other),
-            false => (other, one),
+        let is_apart = |one: &Request, other: &Request| {
+            let is_late = granted(other) - other.sent >= LATE;
+            let is_beside = other.sent <= granted(one);
+            one.process != other.process && one.sent <= other.sent && (is_beside || is_late)
         };
-        let over = granted(first).saturating_add(OPERATION);
-        let is_late = granted(second) - second.sent >= LATE;
-        let is_released = || {
-            self.requests.iter().any(|request| {
-                request.claim == first.claim
-                    && request.action == Action::Release
-                    && request.sent > granted(first)
-                    && request.ended() < second.sent
-            })
-        };
-        first.process != second.process && (second.sent <= over || is_late) && !is_released()
+        self.bounds.is_quorum && asks().any(|one| asks().any(|other| is_apart(one, other)))
     }
 
     /// Whether more than one node failed or was slow at about the same time, which is no minority.

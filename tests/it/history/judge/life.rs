@@ -148,14 +148,9 @@ fn twice(
         grants.sort_unstable_by_key(|grant| grant.reported);
         for pair in grants.windows(2) {
             let (from, until) = (pair[0].requested, pair[1].reported);
-            let history = evidence.history;
-            let [one, other] = [pair[0], pair[1]].map(|grant| {
-                let reporting = grant.lasting.iter().map(|lasting| lasting.request);
-                history.asks_for(*claim, reporting, grant.reported)
-            });
             let is_exempt = evidence.has_clock_step(from, until, true)
                 || evidence.may_lose(pair[0], from, until)
-                || history.may_have_two_fences(&one, &other);
+                || evidence.history.may_have_two_fences(*claim);
             if pair[1].requested < pair[0].latest_end + TOMBSTONE_TTL_MIN && !is_exempt {
                 let what = format!("two leases of one claim{}", story(evidence, *claim));
                 found.push(Violation::new(Rule::Resurrection, until, what));

@@ -226,9 +226,6 @@ impl Part<'_> {
         // Views of a claim that never asked are evidence of nothing else: such a lease has no beginning.
         let asked = asked.unwrap_or(Micros::MAX);
         let unsure_from = self.unsure_from(claim, asked);
-        let history = self.history;
-        let asks = history.asks_for(claim, evidence.reporting.iter().copied(), evidence.at);
-        let all_asks = history.asks_for(claim, std::iter::empty(), Micros::MAX);
         let ends = own().filter_map(|(number, request)| {
             // A holder that was told of a loss has stopped, whatever the store knows.
             let was_told = request
@@ -256,7 +253,7 @@ impl Part<'_> {
             unsure_from,
             is_reported: !evidence.reporting.is_empty(),
             may_repeat: unsure_from <= evidence.at
-                || history.may_have_two_fences(&asks, &all_asks)
+                || self.history.may_have_two_fences(claim)
                 || evidence.at > asked.saturating_add(TOMBSTONE_TTL_MIN),
         }
     }
