@@ -262,48 +262,6 @@ fn a_dead_grant_a_late_one_and_a_failure_without_a_reason_are_rejected() {
     });
 }
 
-fn breaks(rule: Rule, history: &History) -> bool {
-    let (found, _) = judge(history);
-    found.iter().any(|violation| violation.rule == rule)
-}
-
-#[test]
-fn a_short_wait_that_ends_without_an_answer_is_accepted_only_of_what_may_be_slow() {
-    let is_rejected = |is_quorum: bool, stalled: &[Outage]| {
-        let mut history = valid();
-        history.bounds.is_quorum = is_quorum;
-        history.outages.extend_from_slice(stalled);
-        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
-        let fails = refused(503, "store_unavailable");
-        let wait = 100 * MS;
-        history.ask(6, Action::Acquire { wait }, 8_000, 8_110, fails);
-        breaks(Rule::WrongFailure, &history)
-    };
-    assert!(is_rejected(false, &[]));
-    assert!(is_rejected(false, &[outage(Effect::Stall, 6_000, 6_400)]));
-    assert!(!is_rejected(false, &[outage(Effect::Stall, 8_050, 8_400)]));
-    assert!(!is_rejected(true, &[]));
-}
-
-/// Its lease may have been granted by a request without an answer, and end when the next one is answered.
-#[test]
-fn a_failure_is_accepted_for_a_moment_after_the_end_of_a_lease_and_not_later() {
-    let is_rejected = |sent: Micros| {
-        let mut history = valid();
-        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
-        let now = Action::Acquire { wait: 0 };
-        let open = history.ask(6, now, 8_000, 8_010, Answer::Queued);
-        history.requests[open].arrivals.clear();
-        history.requests[open].end = Some((8_010 * MS, End::Broken));
-        let fails = refused(503, "store_unavailable");
-        history.ask(6, now, sent, sent + 10, fails);
-        breaks(Rule::WrongFailure, &history)
-    };
-    assert!(is_rejected(12_000), "a lease lasts five seconds");
-    assert!(!is_rejected(13_100));
-    assert!(is_rejected(16_000));
-}
-
 #[test]
 fn new_grants_that_wait_for_leases_although_nothing_was_lost_are_rejected() {
     let history = |effect: Effect| {
