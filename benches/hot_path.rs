@@ -170,42 +170,42 @@ fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = at_most(49_000))]
+#[library_benchmark(config = at_most(48_300))]
 #[bench::one(Rig::memory())]
 fn memory_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(44_300))]
+#[library_benchmark(config = at_most(43_600))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(35_600))]
+#[library_benchmark(config = at_most(34_900))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
     rig
 }
 
-#[library_benchmark(config = at_most(66_800))]
+#[library_benchmark(config = at_most(66_100))]
 #[bench::one(Rig::redis())]
 fn redis_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(59_600))]
+#[library_benchmark(config = at_most(58_900))]
 #[bench::one(Rig::redis().held())]
 fn redis_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(49_400))]
+#[library_benchmark(config = at_most(48_500))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
