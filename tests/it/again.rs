@@ -187,7 +187,7 @@ fn run(variable: (&str, &str), chosen: &[&str], skipped: &[Skipped]) -> usize {
     let mut tests = Command::new(binary);
     tests
         .env(variable.0, variable.1)
-        .args(["--test-threads", "6"]);
+        .args(["--test-threads", "4"]);
     // Its name ends like that of the module of the interface.
     tests.args(["--skip", "openapi::"]).args(chosen);
     for (test, _) in skipped {
