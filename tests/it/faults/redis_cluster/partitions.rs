@@ -19,15 +19,16 @@ use crate::support::proxy::Proxy;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{EFFECT_TIMEOUT, eventually, eventually_within, stores};
 
-/// How long nodes wait for each other, also on a busy machine (`cluster-node-timeout`).
-const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long nodes wait for each other (`cluster-node-timeout`). On a busy machine they may be silent for half of that, and
+/// a replica that takes the place of its primary for no other reason would spoil the test.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than it takes until the replica is the primary.
-const TTL: Duration = Duration::from_secs(8);
+const TTL: Duration = Duration::from_secs(16);
 /// The address from which a node that is cut off reaches the proxies of the others.
 const CUT_OFF: &str = "127.0.0.9";
 /// How many locks are claimed of the primary while it is cut off, and the pause between two.
 const LOCKS: usize = 40;
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Three primaries, each with a replica.
 async fn with_replicas() -> RedisCluster {
