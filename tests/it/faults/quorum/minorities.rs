@@ -14,7 +14,7 @@ use crate::support::proxy::Proxy;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
 /// A node that has lost its data has no vote for so long. Long enough for a busy machine to renew it in time.
-const TTL: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(6);
 
 /// What the clocks of all nodes are ahead of the machine's, so that one can be set back.
 const AHEAD: Duration = Duration::from_secs(60);
