@@ -14,6 +14,7 @@ pub(crate) mod scripted_store;
 pub(crate) mod sentinels;
 pub(crate) mod stores;
 pub(crate) mod tls_front;
+pub(crate) mod tls_tunnel;
 
 use std::time::Duration;
 

@@ -73,7 +73,9 @@ impl Stream {
                 Some(chunk) if chunk.is_empty() => return Ok(None),
                 Some(chunk) => self.text.extend(chunk),
                 None => {
-                    let Connection { stream, received } = &mut self.connection;
+                    let Connection {
+                        stream, received, ..
+                    } = &mut self.connection;
                     if stream.read_buf(received).await? == 0 {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }

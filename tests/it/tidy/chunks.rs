@@ -7,7 +7,7 @@ use super::lua::is_script;
 const CHUNK_LINES_MAX: usize = 70;
 
 /// The most lines that a file may have.
-const FILE_LINES_MAX: usize = 150;
+const FILE_LINES_MAX: usize = 250;
 
 /// `tostring`, `cjson` and `..` write a large number with 14 digits: the last two of a fence would be lost.
 pub(super) fn fence_as_text(file: &File) -> Vec<String> {

@@ -39,6 +39,8 @@ pub(super) struct Client {
     /// The process that it uses.
     process: usize,
     connection: Option<Connection>,
+    /// Its API key.
+    key: Option<String>,
     pub(super) token: String,
     path: String,
     /// How often it had to post its token again.
@@ -51,17 +53,28 @@ impl Client {
             addresses: addresses.clone(),
             process,
             connection: None,
+            key: None,
             token: uuid::Uuid::new_v4().to_string(),
             path: format!("/locks/{lock}"),
             reposts: 0,
         }
     }
 
+    /// The same with an API key.
+    pub(super) fn with_key(mut self, key: Option<&str>) -> Self {
+        self.key = key.map(str::to_owned);
+        self
+    }
+
     /// Connects, if it is not connected already.
     pub(super) async fn connect(&mut self) -> io::Result<&mut Connection> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(self.addresses.get(self.process)).await?,
+            None => {
+                let mut opened = Connection::open(self.addresses.get(self.process)).await?;
+                opened.key.clone_from(&self.key);
+                opened
+            }
         };
         Ok(self.connection.insert(connection))
     }

@@ -1,14 +1,19 @@
 //! Several Leasehold processes on one Redis.
 
-use std::process::ExitStatus;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tempfile::NamedTempFile;
 use tokio::sync::RwLockWriteGuard;
 
 use super::client::{Addresses, Client};
-use crate::process::Serving;
+use crate::process::{Serving, leasehold};
+use crate::support::certificates::Authority;
 use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::tls_tunnel::TlsTunnel;
 use crate::support::{TURN, eventually_within};
 
 /// How long places are kept, unless a test sets it. It is short, so that a test can wait for the end.
@@ -33,11 +38,64 @@ const ARGUMENTS: [&str; 14] = [
     "15000",
 ];
 
+/// The key of a fleet that wants one.
+const KEY: &str = "0b9d2f4c6a8e1d3f5b7a9c0e2d4f6a8b";
+/// The path of the binary of a former release: a fleet with TLS and a key begins with it.
+const FORMER_VARIABLE: &str = "LEASEHOLD_FORMER";
+
+/// TLS and a key, which the processes of a fleet want from clients.
+struct Protection {
+    authority: Authority,
+    certificate: String,
+    certificate_key: String,
+    api_key: NamedTempFile,
+    /// Clients do not speak TLS themselves. A tunnel lives as long as the fleet, because the process behind it serves its
+    /// connections until it ends.
+    tunnels: Vec<TlsTunnel>,
+}
+
+impl Protection {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let files = authority.files_for("localhost");
+        let mut api_key = NamedTempFile::new().expect("a temporary file");
+        api_key.write_all(KEY.as_bytes()).expect("a writable file");
+        Self {
+            authority,
+            certificate: files.certificate,
+            certificate_key: files.key,
+            api_key,
+            tunnels: Vec::new(),
+        }
+    }
+
+    fn arguments(&self) -> [&str; 6] {
+        let api_key = self.api_key.path().to_str().expect("a path in UTF-8");
+        [
+            "--server-tls-cert-file",
+            &self.certificate,
+            "--server-tls-key-file",
+            &self.certificate_key,
+            "--api-key-file",
+            api_key,
+        ]
+    }
+
+    /// Where clients that do not speak TLS reach a process.
+    fn tunnel_to(&mut self, process: SocketAddr) -> SocketAddr {
+        let tunnel = TlsTunnel::start(process, &self.authority);
+        let address = tunnel.address;
+        self.tunnels.push(tunnel);
+        address
+    }
+}
+
 /// Processes with the Redis that they share.
 pub(super) struct Fleet {
     processes: Vec<Serving>,
     stores: Vec<String>,
     place_kept: &'static str,
+    protection: Option<Protection>,
     pub(super) addresses: Addresses,
     pub(super) redis: RedisServer,
     _turn: RwLockWriteGuard<'static, ()>,
@@ -56,16 +114,24 @@ impl Fleet {
 
     /// Starts `count` processes, which keep places for `place_kept`.
     pub(super) async fn start_keeping(place_kept: &'static str, count: usize) -> Self {
-        Self::start_at(place_kept, async |redis| vec![store_of(redis); count]).await
+        Self::start_at(place_kept, None, async |redis| vec![store_of(redis); count]).await
+    }
+
+    /// Starts `count` processes that speak TLS and want a key. They are of the former release if its binary is known.
+    pub(super) async fn start_protected(place_kept: &'static str, count: usize) -> Self {
+        let protection = Some(Protection::new());
+        let stores = async |redis: &_| vec![store_of(redis); count];
+        Self::start_at(place_kept, protection, stores).await
     }
 
     /// Starts one process for each store URL that `stores` returns for the started Redis.
     pub(super) async fn start_with(stores: impl AsyncFnOnce(&RedisServer) -> Vec<String>) -> Self {
-        Self::start_at(PLACE_KEPT, stores).await
+        Self::start_at(PLACE_KEPT, None, stores).await
     }
 
     async fn start_at(
         place_kept: &'static str,
+        protection: Option<Protection>,
         stores: impl AsyncFnOnce(&RedisServer) -> Vec<String>,
     ) -> Self {
         let turn = TURN.write().await;
@@ -75,34 +141,65 @@ impl Fleet {
             processes: Vec::new(),
             stores,
             place_kept,
+            protection,
             addresses: Addresses::default(),
             redis,
             _turn: turn,
         };
         for number in 0..fleet.stores.len() {
-            let process = fleet.launch(number);
+            let process = fleet.launch(number, fleet.first_binary());
             fleet.processes.push(process);
         }
         fleet
     }
 
-    fn launch(&self, number: usize) -> Serving {
+    /// What the first processes run.
+    fn first_binary(&self) -> Command {
+        let former = std::env::var_os(FORMER_VARIABLE).filter(|_| self.protection.is_some());
+        former.map_or_else(
+            || leasehold(&[]),
+            |path| {
+                let mut command = Command::new(path);
+                command.env_clear().stdin(Stdio::null());
+                command
+            },
+        )
+    }
+
+    fn launch(&mut self, number: usize, binary: Command) -> Serving {
         let own = [
             "--store",
             &self.stores[number],
             "--waiting-place-kept",
             self.place_kept,
         ];
-        let arguments = [&own[..], &ARGUMENTS].concat();
-        let process = tokio::task::block_in_place(|| Serving::start(&arguments));
-        let address = process.url.strip_prefix("http://").expect("an address");
+        let protection = self.protection.as_ref().map(Protection::arguments);
+        let protection = protection.as_ref().map_or(&[][..], |arguments| arguments);
+        let arguments = [&own[..], &ARGUMENTS, protection].concat();
+        let process = tokio::task::block_in_place(|| Serving::start_as(binary, &arguments));
+        let (_, address) = process.url.split_once("://").expect("a URL");
         let address = address.parse().expect("an address");
+        let address = match &mut self.protection {
+            Some(protection) => protection.tunnel_to(address),
+            None => address,
+        };
         self.addresses.set(number, address);
         process
     }
 
     pub(super) fn client(&self, process: usize, lock: &str) -> Client {
-        Client::new(&self.addresses, process, lock)
+        self.clients(lock)(process)
+    }
+
+    /// New clients for one lock, each by the number of the process that it uses.
+    pub(super) fn clients(&self, lock: &str) -> impl Fn(usize) -> Client + Clone + use<> {
+        let (addresses, lock, key) = (self.addresses.clone(), lock.to_owned(), self.key());
+        move |process| Client::new(&addresses, process, &lock).with_key(key)
+    }
+
+    /// The key that clients need.
+    fn key(&self) -> Option<&'static str> {
+        self.protection.as_ref().map(|_| KEY)
     }
 
     /// The URL of a process, for other HTTP clients.
@@ -133,12 +230,12 @@ impl Fleet {
 
     /// Restarts a killed process.
     pub(super) fn restart(&mut self, process: usize) {
-        self.processes[process] = self.launch(process);
+        self.processes[process] = self.launch(process, leasehold(&[]));
     }
 
     /// Starts another process in the place of this one, then stops this one with SIGTERM and waits until it has ended.
     pub(super) async fn replace(&mut self, process: usize, within: Duration) -> ExitStatus {
-        let replacement = self.launch(process);
+        let replacement = self.launch(process, leasehold(&[]));
         let mut replaced = std::mem::replace(&mut self.processes[process], replacement);
         replaced.signal(Signal::SIGTERM);
         eventually_within(within, "the replaced process ends", async || {

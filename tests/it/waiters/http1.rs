@@ -15,6 +15,8 @@ const READ_BYTES: usize = 2048;
 pub(crate) struct Connection {
     /// The socket, for tests that write more than a request or read more than a response.
     pub(crate) stream: TcpStream,
+    /// The API key that each request has.
+    pub(crate) key: Option<String>,
     /// Received bytes that were not consumed yet.
     pub(crate) received: Vec<u8>,
 }
@@ -48,8 +50,11 @@ impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let received = Vec::new();
-        Ok(Self { stream, received })
+        Ok(Self {
+            stream,
+            key: None,
+            received: Vec::new(),
+        })
     }
 
     /// Sends a request and waits for the response.
@@ -64,13 +69,17 @@ impl Connection {
         let token = request
             .token
             .map_or_else(String::new, |token| format!("Lock-Token: {token}\r\n"));
+        let key = self.key.as_ref();
+        let key = key.map_or_else(String::new, |key| {
+            format!("Authorization: Bearer {key}\r\n")
+        });
         let kind = match request.body.as_bytes().first() {
             Some(b'{') => "application/json",
             Some(_) | None => "application/x-www-form-urlencoded",
         };
         let (length, body) = (request.body.len(), request.body);
         let text = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{token}Content-Type: {kind}\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{token}{key}Content-Type: {kind}\r\n\
              Content-Length: {length}\r\n\r\n{body}"
         );
         self.stream.write_all(text.as_bytes()).await

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::LASTING;
-use super::client::{Addresses, Client};
+use super::client::Client;
 use super::fleet::Fleet;
 use super::pace::{Turn, Turns};
 
@@ -21,11 +21,11 @@ const HOLD: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Takes turns at a lock, each with another token and at another process, until the replacement is over.
-async fn take_turns(addresses: Addresses, lock: String, over: CancellationToken) -> Vec<Turn> {
+async fn take_turns(clients: impl Fn(usize) -> Client, over: CancellationToken) -> Vec<Turn> {
     let mut turns = Vec::new();
     while !over.is_cancelled() {
         let number = turns.len();
-        let mut client = Client::new(&addresses, number, &lock);
+        let mut client = clients(number);
         turns.push(client.take_turn(number, LASTING, HOLD).await);
     }
     turns
@@ -51,7 +51,15 @@ async fn keep(mut client: Client, over: CancellationToken) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_replacement_under_load_loses_no_grant_and_no_order() {
-    let mut fleet = Fleet::start_keeping("1m", PROCESSES).await;
+    replace_all(Fleet::start_keeping("1m", PROCESSES).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_replacement_over_tls_and_with_keys_loses_no_grant_and_no_order() {
+    replace_all(Fleet::start_protected("1m", PROCESSES).await).await;
+}
+
+async fn replace_all(mut fleet: Fleet) {
     let over = CancellationToken::new();
     let kept = tokio::spawn(keep(fleet.client(0, "rollout/kept"), over.clone()));
     let (mut holder, mut watcher) = (
@@ -66,10 +74,9 @@ async fn a_rolling_replacement_under_load_loses_no_grant_and_no_order() {
         watcher.until_queued(number + 1).await;
     }
     let busy = |lock: usize| {
-        let name = format!("rollout/busy-{lock}");
-        let clients = (0..CLIENTS_OF_EACH)
-            .map(|_| take_turns(fleet.addresses.clone(), name.clone(), over.clone()));
-        clients.collect::<JoinSet<_>>()
+        let clients = fleet.clients(&format!("rollout/busy-{lock}"));
+        let all = (0..CLIENTS_OF_EACH).map(|_| take_turns(clients.clone(), over.clone()));
+        all.collect::<JoinSet<_>>()
     };
     let busy: Vec<_> = (0..BUSY_LOCKS).map(busy).collect();
 

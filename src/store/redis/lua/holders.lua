@@ -170,6 +170,11 @@ local function shared_by(lock)
     return total, leases
 end
 
+-- How long a lock without a holder stays closed; 0 or less if it is open.
+local function closed_ms(lock)
+    return (lock.lease and closed_until(lock.lease) or lock.open_ms or 0) - now_ms
+end
+
 -- Whether one claim holds the lock alone.
 local function is_held_exclusively(lock)
     return lock.lease and lock.lease.until_ms > now_ms

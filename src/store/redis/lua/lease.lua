@@ -247,8 +247,3 @@ local function why_not(how, ended)
     end
     return how_ended(redis.call('GET', ended)) or MARK_UNKNOWN
 end
-
--- How long a lock without a holder stays closed; 0 or less if it is open.
-local function closed_ms(lock)
-    return (lock.lease and closed_until(lock.lease) or lock.open_ms or 0) - now_ms
-end
