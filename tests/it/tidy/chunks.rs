@@ -147,8 +147,8 @@ mod tests {
         assert!(wrong(&outside.repeat(24))[0].starts_with("72 lines"));
         let two_chunks = [outside.repeat(23), outside.repeat(23)].join("-- include: x\n");
         assert_eq!(wrong(&two_chunks).len(), 0);
-        assert_eq!(wrong(&"-- Why.\n".repeat(150)).len(), 0);
-        assert!(wrong(&"-- Why.\n".repeat(151))[0].starts_with("151 lines"));
+        assert_eq!(wrong(&"-- Why.\n".repeat(250)).len(), 0);
+        assert!(wrong(&"-- Why.\n".repeat(251))[0].starts_with("251 lines"));
     }
 
     #[test]
