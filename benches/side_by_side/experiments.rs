@@ -1,5 +1,6 @@
 //! The experiments, one file each, by the names that `--only` knows.
 
+mod access;
 mod cluster;
 mod commands;
 mod connections;
@@ -49,10 +50,11 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 16] = [
+pub(crate) const ALL: [(&str, Experiment); 17] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
     ("cpu_time", |plan| Box::pin(cpu_time::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
+    ("access", |plan| Box::pin(access::run(plan))),
     ("hand_over", |plan| Box::pin(hand_over::run(plan))),
     ("locks", |plan| Box::pin(locks::run(plan))),
     ("redis_memory", |plan| Box::pin(redis_memory::run(plan))),

@@ -21,6 +21,7 @@ const ATTEMPTS: usize = 5;
 /// A process that serves HTTP until this is dropped.
 pub(crate) struct Served {
     child: Child,
+    scheme: &'static str,
     pub(crate) address: SocketAddr,
     _directory: Option<TempDir>,
 }
@@ -57,17 +58,20 @@ impl Served {
         // On a thread of its own: a process whose log nobody takes stands still.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if let Some((_, rest)) = line.split_once("http://") {
-                    let end = rest.find(['"', '/']).unwrap_or(rest.len());
-                    let _ = tx.send(rest[..end].to_owned());
+                for scheme in ["http", "https"] {
+                    if let Some((_, rest)) = line.split_once(&format!("{scheme}://")) {
+                        let end = rest.find(['"', '/']).unwrap_or(rest.len());
+                        let _ = tx.send((scheme, rest[..end].to_owned()));
+                    }
                 }
             }
         });
-        let address = rx
+        let (scheme, address) = rx
             .recv_timeout(Duration::from_secs(10))
             .expect("it says where it listens");
         Self {
             child,
+            scheme,
             address: address.parse().unwrap(),
             _directory: None,
         }
@@ -115,6 +119,7 @@ impl Served {
             .expect("etcd is installed (scripts/bench does it)");
         Self {
             child,
+            scheme: "http",
             address: client,
             _directory: Some(directory),
         }
@@ -134,7 +139,7 @@ impl Served {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     pub(crate) fn pid(&self) -> u32 {

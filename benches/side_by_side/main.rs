@@ -47,8 +47,8 @@ Measures the service beside others and prints a table. Takes about 40 minutes.
 Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
   --quick   a few minutes for a first look: too short for figures to be quoted
-  --only    some of: throughput cpu_time cycles hand_over locks redis_memory waiters commands instructions
-            idle processes cluster quorum file connections run
+  --only    some of: throughput cpu_time cycles access hand_over locks redis_memory waiters commands
+            instructions idle processes cluster quorum file connections run
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
             only for everything at full length";
 /// What stands around the figures on a page.
