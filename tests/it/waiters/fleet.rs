@@ -154,6 +154,10 @@ impl Fleet {
     }
 
     /// What the first processes run.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a knob of the tests is no configuration of the service"
+    )]
     fn first_binary(&self) -> Command {
         let former = std::env::var_os(FORMER_VARIABLE).filter(|_| self.protection.is_some());
         former.map_or_else(
