@@ -168,7 +168,7 @@ impl Request {
         queue_full: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
         let (_, deadline) = self.inner.start();
-        let refused = self.refused_by_quota(deadline).await;
+        let refused = self.refused_by_quota(false, deadline).await;
         let sent = Instant::now();
         let reply = match refused {
             Some(refused) => Ok(refused),
@@ -225,12 +225,14 @@ impl Request {
         }
     }
 
-    /// The refusal of a claim whose principal had too many leases when this process asked last, and still has. A claim
-    /// with a token of the client may hold already, without being counted, so the store is asked for it first.
-    pub(super) async fn refused_by_quota(&self, deadline: Instant) -> Option<Acquired> {
-        let leases = self.slot.leases();
-        let leases = leases.filter(|leases| self.claim.has_new_token && leases.was_full())?;
-        Box::pin(self.over_quota(leases, deadline)).await
+    /// The refusal of a claim whose principal had too many leases when this process asked last, and still has.
+    pub(super) async fn refused_by_quota(
+        &self,
+        waits: bool,
+        deadline: Instant,
+    ) -> Option<Acquired> {
+        let leases = self.slot.leases().filter(|leases| leases.was_full())?;
+        Box::pin(self.over_quota(leases, waits, deadline)).await
     }
 
     /// Notes the store's reply for metrics, and for the expected length of later ones.

@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use super::ServiceShared;
 use super::acquire::Request;
 use crate::domain::{
-    Acquired, CountOutcome, CountStep, GrantKind, Granted, LockName, NotHeld, NotHolder, Refused,
-    Released, RenewOptions, Renewed, Rollback, RollbackRight, Token, UndoneBy,
+    Acquired, CountOutcome, CountStep, GrantKind, Granted, LockName, LockState, Mode, NotHeld,
+    NotHolder, Refused, Released, RenewOptions, Renewed, Rollback, RollbackRight, Token, UndoneBy,
 };
 use crate::limits::LeaseBudget;
 use crate::store::{StoreError, StoreResult};
@@ -27,16 +27,50 @@ const OPTIONAL_STEP_MAX: Duration = Duration::from_millis(250);
 const COUNTED_WITHIN: u32 = 4;
 
 impl Request {
-    /// Refuses a claim that would have to give back what it is granted.
+    /// Refuses a claim that would have to give back what it is granted. It must not be granted for a moment: meanwhile
+    /// others are refused, and a request with the same token that comes then makes the lease final.
     pub(super) async fn over_quota(
         &self,
         leases: &LeaseBudget,
+        waits: bool,
         deadline: Instant,
     ) -> Option<Acquired> {
         let (inner, names, token) = (&self.inner, &self.claim.names, self.claim.token);
         let check = inner.try_to_count(leases, CountStep::Check, (names, token), deadline);
         // Without an answer, the count after the grant decides.
-        self.refusal(leases, check.await?)
+        let checked = check.await?;
+        let is_full = matches!(checked, CountOutcome::Full { .. });
+        if is_full && !self.claim.has_new_token && self.takes_nothing(waits, deadline).await {
+            return None;
+        }
+        self.refusal(leases, checked)
+    }
+
+    /// Whether the store would grant the claim nothing new: it holds its locks, without being counted, or has to wait.
+    async fn takes_nothing(&self, waits: bool, deadline: Instant) -> bool {
+        let claim = &self.claim;
+        // A claim holds all of its locks or none, and one that waits for one of them is granted none.
+        let Some(name) = claim.names.first() else {
+            return true;
+        };
+        let sent = Instant::now();
+        let inspected = self.inner.store.inspect(name, deadline).await;
+        let metrics = &self.inner.metrics.store;
+        metrics.operation("inspect", sent.elapsed(), &inspected);
+        let Ok(view) = inspected else {
+            // The store does not grant it either, or the count decides.
+            return true;
+        };
+        match &view.state {
+            LockState::Held(holders) => {
+                let mut holders = holders.listed.iter();
+                let digest = claim.token.digest(name);
+                holders
+                    .any(|holder| holder.claim == digest || waits && holder.mode == Mode::Exclusive)
+            }
+            LockState::Cooling { .. } => waits,
+            LockState::Free => waits && claim.fair && view.queue.length > 0,
+        }
     }
 
     /// Counts the leases that the store has granted. New ones beyond the quota are rolled back.

@@ -124,7 +124,7 @@ impl WaitLoop {
     async fn poll(&mut self) -> Option<Result<AcquireAnswer, StoreError>> {
         // Before the poll, whose time to execute must not begin earlier than it is sent.
         if self.ticket.is_none()
-            && let Some(refused) = self.request.refused_by_quota(self.deadline()).await
+            && let Some(refused) = self.request.refused_by_quota(true, self.deadline()).await
         {
             return Some(self.end(Instant::now(), refused));
         }

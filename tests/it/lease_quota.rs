@@ -2,6 +2,7 @@
 //! count. `contract::counting` has the count itself, `api::rules::quotas` the answers.
 
 mod kept;
+mod twice;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -100,10 +100,7 @@ async fn measure(access: Access, seconds: f64) -> [f64; 2] {
     let before = cpu_seconds(served.pid());
     let load = load(seconds);
     let service_seconds = cpu_seconds(served.pid()) - before;
-    [
-        load.per_second(),
-        service_seconds / load.requests() * 1e6,
-    ]
+    [load.per_second(), service_seconds / load.requests() * 1e6]
 }
 
 fn flags(access: Access, directory: &TempDir) -> Vec<String> {

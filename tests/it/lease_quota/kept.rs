@@ -111,6 +111,33 @@ async fn a_claim_that_cannot_hold_yet_is_refused_before_it_takes_its_lock() {
     assert_eq!((store.acquires(), store.polls()), (acquires, polls));
 }
 
+/// A request with the same token that comes meanwhile would make the lease final.
+#[tokio::test(start_paused = true)]
+async fn a_claim_with_a_token_of_its_client_is_refused_before_it_takes_its_lock_too() {
+    let (service, store) = service(1, Fate::Answered);
+    let held = claim();
+    assert!(hold(&service, &held).await);
+    assert!(!hold(&service, &claim()).await);
+    let (acquires, polls) = (store.acquires(), store.polls());
+    for wait in [Duration::ZERO, Duration::from_secs(1)] {
+        let refused = service.acquire(Arc::new(claim()), wait).await;
+        let refused = refused.expect("the store answers").outcome;
+        assert!(refused.kind().is_none(), "{refused:?}");
+    }
+    assert_eq!((store.acquires(), store.polls()), (acquires, polls));
+
+    let other = Claim {
+        names: held.names.clone(),
+        ..claim()
+    };
+    let waiting = service.acquire(Arc::new(other), Duration::from_secs(1));
+    let outcome = waiting.await.expect("the store answers").outcome;
+    assert!(
+        matches!(outcome, AcquireOutcome::TimedOut(_)),
+        "a claim that has to wait takes nothing: {outcome:?}"
+    );
+}
+
 /// Streams renew such leases three times within their TTL.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_of_a_short_lease_does_not_wait_for_the_count_for_long() {
