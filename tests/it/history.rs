@@ -15,6 +15,7 @@ mod actor;
 mod broken;
 mod chance;
 mod clock;
+mod failover;
 mod faults;
 mod fleet;
 mod judge;
@@ -30,6 +31,7 @@ mod run;
 mod scenes;
 mod sse;
 mod valid;
+mod watched;
 
 use options::Options;
 
@@ -78,6 +80,21 @@ async fn a_short_history_with_lost_data_breaks_no_promise() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_on_a_redis_cluster_breaks_no_promise() {
     check("--seed 1 --seconds 15 --ttl-max 3 --store cluster --faults failover,reshard,flushall,pause-redis").await;
+}
+
+/// Failovers without replicas that confirm: what a former primary reports may be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_with_sentinels_breaks_no_promise() {
+    check(
+        "--seed 1 --seconds 5 --ttl-max 2 --clients 8 --store sentinel --faults failover,partition",
+    )
+    .await;
+}
+
+/// The same if replicas confirm: no failover loses a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_with_replicas_that_confirm_breaks_no_promise() {
+    check("--seed 1 --seconds 5 --ttl-max 2 --clients 8 --store sentinel --wait-replicas all --faults planned-failover,replaced").await;
 }
 
 /// Faults of the nodes of a quorum: one forgets everything, and a majority fails.

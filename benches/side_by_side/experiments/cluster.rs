@@ -1,12 +1,13 @@
 //! A Redis Cluster of three primaries beside one Redis: what a grant takes in Redis, and how evenly the primaries share the
 //! work. A primary gets a part of the requests, so it reads fewer of them at once and takes more time for each; therefore
-//! the cluster is measured with as many connections as the one Redis, and with three times as many.
+//! the cluster is measured with as many connections as the one Redis, and with three times as many. What the mode itself
+//! costs is shown by the same script sent straight to both, with equally many calls at a time.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Plan, ratios, redis_pid, redis_url};
+use super::{Plan, ratios, redis_floor, redis_pid, redis_url};
 use crate::machine::{Served, cpu_seconds, undisturbed};
 use crate::redis_server::{RedisOptions, RedisServer};
 use crate::report::Finding;
@@ -16,12 +17,15 @@ const NAME: &str = "cluster";
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
 const CONNECTIONS: usize = 64;
+/// How many calls of the script Redis gets at a time.
+const AT_A_TIME: [&str; 3] = ["1", "4", "16"];
 /// For eight seconds after a slot was found on its way, here in a cluster that is just being made, claims take the way on
 /// which nobody is passed over.
 const WARM_UP_SECONDS: f64 = 10.0;
 
 pub(super) async fn run(plan: Plan) -> Vec<Finding> {
     let [mut alone, mut of_cluster, mut filled]: [Rounds; 3] = Default::default();
+    let mut straight = Vec::new();
     for round in 1..=plan.rounds {
         eprintln!("  round {round}");
         let on_one = async || {
@@ -34,13 +38,12 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
             (&mut filled, CONNECTIONS * PRIMARIES),
         ] {
             let on_cluster = async || {
-                let nodes = started().await;
-                let addresses = nodes.each_ref().map(RedisServer::address);
-                let url = format!("redis+cluster://{}", addresses.join(","));
-                measure(&url, &nodes, connections, plan.seconds).await
+                let nodes = started(PRIMARIES).await;
+                measure(&cluster_url(&nodes), &nodes, connections, plan.seconds).await
             };
             rounds.add(&undisturbed(on_cluster).await);
         }
+        straight.push(undisturbed(async || Straight::measure(plan.seconds).await).await);
     }
     let mut findings = Vec::new();
     for (rounds, name) in [
@@ -70,6 +73,48 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
         ));
         findings.push(figure(format!("acquire {name}"), "µs", &rounds.service_us));
         findings.push(figure(format!("acquires {name}"), "/s", &rounds.rates));
+    }
+    findings.extend(straight_findings(&straight));
+    findings
+}
+
+/// CPU time of the script in one round, by the number of calls at a time.
+struct Straight {
+    alone_us: [f64; AT_A_TIME.len()],
+    /// In a node of a cluster.
+    node_us: [f64; AT_A_TIME.len()],
+}
+
+impl Straight {
+    async fn measure(seconds: f64) -> Self {
+        let redis = RedisServer::start(RedisOptions::forgetful()).await;
+        let served = Served::leasehold(&redis_url(&redis), &[]);
+        let alone_us = redis_floor::cpu_us(&redis, served, AT_A_TIME, seconds).await;
+        let nodes = started(1).await;
+        let served = Served::leasehold(&cluster_url(&nodes), &[]);
+        sleep(Duration::from_secs_f64(WARM_UP_SECONDS)).await;
+        let node_us = redis_floor::cpu_us(&nodes[0], served, AT_A_TIME, seconds).await;
+        Self { alone_us, node_us }
+    }
+}
+
+fn straight_findings(rounds: &[Straight]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, at_a_time) in AT_A_TIME.into_iter().enumerate() {
+        let us = |of: fn(&Straight) -> &[f64; AT_A_TIME.len()]| -> Vec<f64> {
+            rounds.iter().map(|round| of(round)[number]).collect()
+        };
+        let (alone, node) = (us(|round| &round.alone_us), us(|round| &round.node_us));
+        let name = format!("Redis: the script of an acquire, {at_a_time} at a time");
+        let finding =
+            |place, unit, samples| Finding::new(NAME, format!("{name}, in {place}"), unit, samples);
+        findings.push(finding(
+            "a cluster over one Redis",
+            "",
+            ratios(&node, &alone),
+        ));
+        findings.push(finding("one Redis", "µs", alone));
+        findings.push(finding("a cluster", "µs", node));
     }
     findings
 }
@@ -128,18 +173,18 @@ async fn measure(url: &str, nodes: &[RedisServer], connections: usize, seconds: 
 }
 
 /// Primaries with equally many slots, which know each other.
-async fn started() -> [RedisServer; PRIMARIES] {
+async fn started(primaries: usize) -> Vec<RedisServer> {
     let options = RedisOptions {
         is_cluster_node: true,
         ..RedisOptions::forgetful()
     };
     let mut nodes = Vec::new();
-    for number in 0..PRIMARIES {
+    for number in 0..primaries {
         let node = RedisServer::start(options.clone()).await;
         let epoch = (number + 1).to_string();
         node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
-        let first = (SLOTS * number / PRIMARIES).to_string();
-        let last = (SLOTS * (number + 1) / PRIMARIES - 1).to_string();
+        let first = (SLOTS * number / primaries).to_string();
+        let last = (SLOTS * (number + 1) / primaries - 1).to_string();
         node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])
             .await;
         nodes.push(node);
@@ -155,7 +200,12 @@ async fn started() -> [RedisServer; PRIMARIES] {
             sleep(Duration::from_millis(50)).await;
         }
     }
-    nodes.try_into().ok().unwrap()
+    nodes
+}
+
+fn cluster_url(nodes: &[RedisServer]) -> String {
+    let addresses: Vec<_> = nodes.iter().map(RedisServer::address).collect();
+    format!("redis+cluster://{}", addresses.join(","))
 }
 
 /// Whether it knows the primaries of all slots.

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 
 use sha2::{Digest as _, Sha256};
 
-use super::redis_url;
+use super::{redis_pid, redis_url};
 use crate::http1::{Connection, Request};
-use crate::machine::Served;
+use crate::machine::{Served, cpu_seconds};
 use crate::monitor::Monitor;
 use crate::redis_server::{RedisOptions, RedisServer};
 
@@ -18,14 +18,29 @@ const EXPECTED_PER_SECOND: f64 = 60_000.0;
 /// Calls in a second, one at a time on each of 64 connections, and with 16 at a time on 4.
 pub(super) async fn measure(seconds: f64) -> [f64; 2] {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let call = recorded(&redis).await;
+    let call = recorded(&redis, Served::leasehold(&redis_url(&redis), &[])).await;
     [["-c", "64", "-P", "1"], ["-c", "4", "-P", "16"]]
         .map(|shape| benchmark(&redis, &call, shape, seconds))
 }
 
+/// CPU time in µs of a call that this process makes to its Redis, with these numbers of calls at a time on 4 connections.
+pub(super) async fn cpu_us<const COUNT: usize>(
+    redis: &RedisServer,
+    served: Served,
+    at_a_time: [&str; COUNT],
+    seconds: f64,
+) -> [f64; COUNT] {
+    let call = recorded(redis, served).await;
+    let pid = redis_pid(redis).await;
+    at_a_time.map(|at_a_time| {
+        let before = cpu_seconds(pid);
+        benchmark(redis, &call, ["-c", "4", "-P", at_a_time], seconds);
+        (cpu_seconds(pid) - before) / calls(seconds) * 1e6
+    })
+}
+
 /// The arguments of one acquire, as Redis hears them.
-async fn recorded(redis: &RedisServer) -> Vec<Vec<u8>> {
-    let served = Served::leasehold(&redis_url(redis), &[]);
+async fn recorded(redis: &RedisServer, served: Served) -> Vec<Vec<u8>> {
     let mut monitor = Monitor::start(&redis.address()).await;
     let mut client = Connection::open(served.address).await.unwrap();
     let request = Request {
@@ -45,7 +60,7 @@ async fn recorded(redis: &RedisServer) -> Vec<Vec<u8>> {
 
 fn benchmark(redis: &RedisServer, call: &[Vec<u8>], shape: [&str; 4], seconds: f64) -> f64 {
     let port = redis.address().rsplit_once(':').unwrap().1.to_owned();
-    let count = (EXPECTED_PER_SECOND * seconds) as u64;
+    let count = calls(seconds);
     let output = Command::new("redis-benchmark")
         .args([
             "-p",
@@ -69,6 +84,11 @@ fn benchmark(redis: &RedisServer, call: &[Vec<u8>], shape: [&str; 4], seconds: f
     per_second
         .and_then(|number| number.parse().ok())
         .unwrap_or_else(|| panic!("redis-benchmark said: {text}"))
+}
+
+/// How many calls are made.
+fn calls(seconds: f64) -> f64 {
+    (EXPECTED_PER_SECOND * seconds).round()
 }
 
 /// An argument that is another one in each call, where that of each acquire is: the name, the claim's digest. What else is

@@ -12,12 +12,10 @@ use leasehold::store::{Fault, LockStore, StoreError};
 use super::{Replica, lasting};
 use crate::support::fixture::claim;
 use crate::support::proxy::Proxy;
-use crate::support::redis_server::{RedisOptions, RedisServer};
-use crate::support::sentinels::WatchedPair;
+use crate::support::redis_server::RedisOptions;
+use crate::support::sentinels::{PROCESSES, WatchedPair};
 use crate::support::{eventually, stores};
 
-/// The user of the processes. Sentinels and replicas are the default user, and lose their rights.
-const USER: &str = "clients";
 /// How many claims are tried after the promotion.
 const CLAIMS: usize = 200;
 /// How many renewals are tried.
@@ -28,9 +26,7 @@ const NEVER: Duration = Duration::from_secs(600);
 async fn pair() -> WatchedPair {
     let pair = WatchedPair::start(RedisOptions::forgetful()).await;
     for server in [&pair.primary, &pair.replica] {
-        let rights = ["on", ">password", "~*", "&*", "+@all"];
-        let command: Vec<_> = ["ACL", "SETUSER", USER].into_iter().chain(rights).collect();
-        server.command(&command).await;
+        server.admit_processes().await;
     }
     pair
 }
@@ -38,7 +34,7 @@ async fn pair() -> WatchedPair {
 /// Cuts the primary off from its replica and from the Sentinels, but not from the processes, and waits until the replica
 /// is promoted.
 async fn partition(pair: &WatchedPair) {
-    cut_off(&pair.primary).await;
+    pair.primary.part_from_peers().await;
     pair.is_promoted().await;
     eventually("it is a primary", async || {
         let role = pair.replica.info("replication", "role").await;
@@ -47,18 +43,11 @@ async fn partition(pair: &WatchedPair) {
     .await;
 }
 
-async fn cut_off(primary: &RedisServer) {
-    let rights = ["ACL", "SETUSER", "default", "-@all", "+client|kill"];
-    primary.command(&rights).await;
-    primary
-        .command(&["CLIENT", "KILL", "TYPE", "replica"])
-        .await;
-}
-
 async fn process(address: &SentinelAddress, config: RedisConfig) -> Replica {
+    let [name, password] = PROCESSES;
     let config = RedisConfig {
-        username: Some(USER.to_owned()),
-        password: Some(Secret::new("password")),
+        username: Some(name.to_owned()),
+        password: Some(Secret::new(password)),
         ..config
     };
     let store: Arc<dyn LockStore> = stores::sentinel_store(address, &config)

@@ -2,6 +2,7 @@
 //! change breaks.
 
 use super::judge::{Rule, judge};
+use super::linear;
 use super::record::{
     Absence, Action, Answer, ClockStep, Effect, End, History, Micros, Mode, Outage, SECOND,
     WatchEntry,
@@ -322,4 +323,39 @@ fn a_grant_without_a_majority_and_none_with_one_are_rejected() {
     history.absences = vec![absent(0, 10_000, true), absent(20_000, 24_000, false)];
     let (found, _) = judge(&history);
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Cid's lease begins while that of Ann lasts, because a former primary granted it.
+#[test]
+fn what_a_former_primary_reports_is_counted_unless_replicas_confirm() {
+    let judged = |effect: Effect, is_confirmed: bool| {
+        let mut history = valid();
+        let cid = history.request(CID, 0);
+        cid.arrivals[0].0 = 1_900 * MS;
+        cid.end = Some((1_900 * MS, End::Answered));
+        history.outages.push(outage(effect, 1_800, 1_950));
+        history.bounds.is_confirmed = is_confirmed;
+        let (found, counts) = judge(&history);
+        let overlaps = found.iter().filter(|it| it.rule == Rule::Overlap).count();
+        let is_explained = linear::check(&history).is_empty();
+        (overlaps > 0, counts.former_primary_overlaps, is_explained)
+    };
+    assert_eq!(judged(Effect::FormerPrimary, false), (false, 2, true));
+    assert_eq!(judged(Effect::FormerPrimary, true), (true, 0, false));
+    let no_longer_runs = judged(Effect::Failover, false);
+    assert_eq!(no_longer_runs, (true, 0, false));
+}
+
+#[test]
+fn a_lease_that_a_failover_loses_is_rejected_if_replicas_have_confirmed_it() {
+    let is_rejected = |is_confirmed: bool| {
+        let mut history = valid();
+        history.outages.push(outage(Effect::Failover, 1_600, 1_900));
+        history.bounds.is_confirmed = is_confirmed;
+        refused_at(&mut history, DEE, 2_000, "lease_lost");
+        let (found, _) = judge(&history);
+        found.iter().any(|it| it.rule == Rule::EarlyLoss)
+    };
+    assert!(is_rejected(true));
+    assert!(!is_rejected(false));
 }

@@ -6,6 +6,7 @@ mod network;
 mod processes;
 mod quorum;
 mod redis;
+mod sentinel;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,12 +41,15 @@ pub(super) enum Fault {
     FullMemory,
     LostPubSub,
     Failover,
+    PlannedFailover,
+    Partition,
+    KillSentinels,
     Reshard,
     Majority,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 24] = [
         Self::KillProcess,
         Self::PauseProcess,
         Self::LosePower,
@@ -65,6 +69,9 @@ impl Fault {
         Self::FullMemory,
         Self::LostPubSub,
         Self::Failover,
+        Self::PlannedFailover,
+        Self::Partition,
+        Self::KillSentinels,
         Self::Reshard,
         Self::Majority,
     ];
@@ -119,7 +126,19 @@ impl Fault {
             Self::LostPubSub => ("lost-pubsub", "subscriptions are cut again and again"),
             Self::Failover => (
                 "failover",
-                "a primary of the cluster is killed, and its replica takes over",
+                "a primary is killed, or stands still with Sentinels, and a replica takes over",
+            ),
+            Self::PlannedFailover => (
+                "planned-failover",
+                "a replica takes over while the primary runs",
+            ),
+            Self::Partition => (
+                "partition",
+                "the primary and a process are parted from replicas and Sentinels, and a replica takes over",
+            ),
+            Self::KillSentinels => (
+                "kill-sentinels",
+                "one or two of three Sentinels are killed and started again",
             ),
             Self::Reshard => ("reshard", "slots move between the primaries of the cluster"),
             Self::Majority => (
@@ -139,34 +158,42 @@ impl Fault {
 
     /// Whether it is applicable to locks that are kept there.
     pub(super) fn strikes(self, backend: Backend) -> bool {
+        let is_common = matches!(self, Self::KillProcess | Self::PauseProcess);
+        let is_of_one_redis = !matches!(
+            self,
+            Self::LosePower
+                | Self::Failover
+                | Self::PlannedFailover
+                | Self::Partition
+                | Self::KillSentinels
+                | Self::Reshard
+        );
         match backend {
-            Backend::Redis => ![
-                Self::LosePower,
-                Self::Failover,
-                Self::Reshard,
-                Self::Majority,
-            ]
-            .contains(&self),
-            Backend::Quorum => ![
-                Self::LosePower,
-                Self::Failover,
-                Self::Reshard,
-                Self::Replaced,
-            ]
-            .contains(&self),
-            Backend::Cluster => [
-                Self::KillProcess,
-                Self::PauseProcess,
-                Self::PauseRedis,
-                Self::FlushAll,
-                Self::Failover,
-                Self::Reshard,
-            ]
-            .contains(&self),
-            Backend::Memory => self == Self::PauseProcess,
-            Backend::File => {
-                [Self::KillProcess, Self::PauseProcess, Self::LosePower].contains(&self)
+            Backend::Redis => is_of_one_redis && self != Self::Majority,
+            Backend::Quorum => is_of_one_redis && self != Self::Replaced,
+            Backend::Cluster => {
+                let own = [
+                    Self::PauseRedis,
+                    Self::FlushAll,
+                    Self::Failover,
+                    Self::Reshard,
+                ];
+                is_common || own.contains(&self)
             }
+            Backend::Sentinel => {
+                let own = [
+                    Self::PauseRedis,
+                    Self::FlushAll,
+                    Self::Replaced,
+                    Self::Failover,
+                    Self::PlannedFailover,
+                    Self::Partition,
+                    Self::KillSentinels,
+                ];
+                is_common || own.contains(&self)
+            }
+            Backend::Memory => self == Self::PauseProcess,
+            Backend::File => is_common || self == Self::LosePower,
         }
     }
 }
@@ -234,9 +261,16 @@ impl<'a> Nemesis<'a> {
             Fault::LoseRedis => self.kill_redis(true).await,
             Fault::PauseRedis if self.fleet.cluster.is_some() => self.pause_primary().await,
             Fault::FlushAll if self.fleet.cluster.is_some() => self.flush_primary().await,
+            Fault::PauseRedis if self.fleet.watched.is_some() => self.pause_watched().await,
+            Fault::FlushAll if self.fleet.watched.is_some() => self.flush_watched().await,
+            Fault::Failover if self.fleet.watched.is_some() => self.unplanned_failover().await,
+            Fault::Replaced if self.fleet.watched.is_some() => self.replaced_by_one_behind().await,
             Fault::PauseRedis => self.pause_redis().await,
             Fault::FlushAll => self.flush_all().await,
             Fault::Failover => self.failover().await,
+            Fault::PlannedFailover => self.planned_failover().await,
+            Fault::Partition => self.partition().await,
+            Fault::KillSentinels => self.kill_sentinels().await,
             Fault::Reshard => self.reshard().await,
             Fault::Majority => self.majority().await,
             Fault::Replaced => self.replaced().await,
@@ -254,7 +288,7 @@ impl<'a> Nemesis<'a> {
         sum.0 += 1;
         sum.1 += usize::from(struck.observed > 0);
         sum.2 += struck.observed;
-        if struck.ends_process || struck.effect == Effect::Loss {
+        if struck.ends_process || matches!(struck.effect, Effect::Loss | Effect::Failover) {
             self.last_loss = struck.until;
         }
         if self.fleet.is_quorum() {
@@ -285,6 +319,8 @@ impl<'a> Nemesis<'a> {
             | Fault::FlushAll
             | Fault::Replaced
             | Fault::Failover
+            | Fault::PlannedFailover
+            | Fault::Partition
             | Fault::Majority
             | Fault::KillRedis => true,
             Fault::PauseProcess
@@ -299,6 +335,7 @@ impl<'a> Nemesis<'a> {
             | Fault::ScriptFlush
             | Fault::FullMemory
             | Fault::LostPubSub
+            | Fault::KillSentinels
             | Fault::Reshard => false,
         };
         if forgets && self.last_loss > 0 {

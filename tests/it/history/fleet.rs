@@ -1,5 +1,5 @@
 //! The processes under test, each behind its own proxies, and the Redis that they share, or the nodes of a quorum; or
-//! processes on a cluster, without proxies; or one process with its directory.
+//! processes on a cluster or on a Redis with Sentinels, which they reach directly; or one process with its directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::clock::Clock;
 use super::record::Micros;
 use super::recorder::micros;
+use super::watched::Watched;
 use crate::process::{Serving, leasehold};
 use crate::support::cluster::RedisCluster;
 use crate::support::disk::FaultyDisk;
@@ -40,6 +41,10 @@ pub(super) struct Fleet {
     pub(super) stores: Vec<Store>,
     /// The cluster, if there is one.
     pub(super) cluster: Option<RedisCluster>,
+    /// The Redis that Sentinels watch, if there is one.
+    pub(super) watched: Option<Watched>,
+    /// How many replicas have to confirm what is reported.
+    wait_replicas: usize,
     /// The directory of the file store, if there is one.
     pub(super) directory: Option<Directory>,
 }
@@ -96,6 +101,16 @@ impl Fleet {
         fleet.with(count)
     }
 
+    /// `count` processes on a Redis that Sentinels watch.
+    pub(super) async fn on_sentinels(count: usize, wait_replicas: usize) -> Self {
+        let fleet = Self {
+            watched: Some(Watched::start(count).await),
+            wait_replicas,
+            ..Self::default()
+        };
+        fleet.with(count)
+    }
+
     /// `count` processes on a Redis, or on a quorum of several.
     pub(super) async fn on_redis(
         nodes: usize,
@@ -125,17 +140,23 @@ impl Fleet {
         let stores = self.stores.iter();
         let urls = stores.map(|store| format!("redis://{}", store.proxies[number].address()));
         let urls: Vec<_> = urls.collect();
-        let store = match (&urls[..], &self.cluster, &self.directory) {
-            ([one], _, _) => one.clone(),
-            ([_, ..], _, _) => format!("quorum:{}", urls.join(",")),
-            ([], Some(cluster), _) => cluster.url(),
-            ([], None, Some(directory)) => {
-                directory.disk.attach(&mut command);
-                format!("file:{}", directory.directory.path().display())
+        let store = if let Some(cluster) = &self.cluster {
+            cluster.url()
+        } else if let Some(watched) = &self.watched {
+            watched.url(number)
+        } else if let Some(directory) = &self.directory {
+            directory.disk.attach(&mut command);
+            format!("file:{}", directory.directory.path().display())
+        } else {
+            match &urls[..] {
+                [] => "memory:".to_owned(),
+                [one] => one.clone(),
+                [_, ..] => format!("quorum:{}", urls.join(",")),
             }
-            ([], None, None) => "memory:".to_owned(),
         };
-        let arguments = [&["--store", &store][..], &ARGUMENTS].concat();
+        let replicas = self.wait_replicas.to_string();
+        let own = ["--store", &store, "--redis-wait-replicas", &replicas];
+        let arguments = [&own[..], &ARGUMENTS].concat();
         let process = tokio::task::block_in_place(|| Serving::start_as(command, &arguments));
         let address = process.url.strip_prefix("http://").expect("an address");
         self.addresses
@@ -148,10 +169,17 @@ impl Fleet {
         self.stores.len() > 1
     }
 
-    /// The Redis, or one of its cluster or quorum.
+    /// The Redis that processes reach directly: the nodes of a cluster, or the primary and its replicas.
+    pub(super) fn direct(&self) -> &[RedisServer] {
+        let of_cluster = self.cluster.as_ref().map(|cluster| &cluster.nodes);
+        let watched = self.watched.as_ref().map(|watched| &watched.servers);
+        of_cluster.or(watched).map_or(&[], Vec::as_slice)
+    }
+
+    /// The Redis, or one of them.
     pub(super) fn any_redis(&self) -> Option<&RedisServer> {
-        let of_cluster = self.cluster.as_ref().map(|cluster| &cluster.nodes[0]);
-        self.stores.first().map(|store| &store.redis).or(of_cluster)
+        let of_stores = self.stores.first().map(|store| &store.redis);
+        of_stores.or(self.direct().first())
     }
 
     /// Kills a process, as in a crash.

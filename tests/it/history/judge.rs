@@ -13,7 +13,7 @@ mod trouble;
 
 use std::collections::BTreeMap;
 
-use super::record::{Action, Answer, Effect, History, Micros, Mode, Request, SECOND};
+use super::record::{Action, Answer, History, Micros, Mode, Request, SECOND};
 use leases::{Grant, Lasting};
 
 /// The longest time until a process is considered dead, polls its queues again and has its answer: the liveness timeout
@@ -91,6 +91,8 @@ pub(super) struct Counts {
     pub(super) events: usize,
     pub(super) resets: usize,
     pub(super) views: usize,
+    /// Overlaps with leases that a former primary reported, which the store does not exclude (`failover`).
+    pub(super) former_primary_overlaps: usize,
 }
 
 impl Counts {
@@ -106,6 +108,7 @@ impl Counts {
         self.events += other.events;
         self.resets += other.resets;
         self.views += other.views;
+        self.former_primary_overlaps += other.former_primary_overlaps;
     }
 }
 
@@ -153,7 +156,7 @@ pub(super) fn judge(history: &History) -> (Vec<Violation>, Counts) {
     let evidence = Evidence::of(history);
     let mut counts = evidence.counts();
     let mut found = Vec::new();
-    exclusion::judge(&evidence, &mut found);
+    exclusion::judge(&evidence, &mut found, &mut counts);
     fences::judge(&evidence, &mut found);
     queues::judge(&evidence, &mut found, &mut counts);
     life::judge(&evidence, &mut found);
@@ -200,21 +203,16 @@ impl<'a> Evidence<'a> {
 
     /// Whether Redis may have lost data in this time.
     fn has_loss(&self, from: Micros, until: Micros) -> bool {
-        let losses = self.outages_with(Effect::Loss);
-        losses.into_iter().any(|(a, b)| a <= until && from <= b)
+        let mut outages = self.history.outages.iter();
+        outages.any(|outage| outage.forgets() && outage.overlaps(from, until))
     }
 
     /// Whether a lease may have been lost in this time, to its holder alone or to all.
     fn may_lose(&self, grant: &Grant<'_>, from: Micros, until: Micros) -> bool {
         let (history, asked) = (self.history, grant.requested);
-        self.has_loss(from, until) || history.may_lose(grant.claim, asked, (from, until))
-    }
-
-    /// The times of all outages with this effect.
-    fn outages_with(&self, effect: Effect) -> Vec<(Micros, Micros)> {
-        let outages = self.history.outages.iter();
-        let outages = outages.filter(|outage| outage.effect == effect);
-        outages.map(|outage| (outage.from, outage.until)).collect()
+        let mut outages = history.outages.iter();
+        outages.any(|outage| history.forgets_leases(outage) && outage.overlaps(from, until))
+            || history.may_lose(grant.claim, asked, (from, until))
     }
 
     /// Whether the clock of Redis was changed in this time; forward only, or in any direction.

@@ -32,6 +32,8 @@
 //! An operation without a definite answer may take effect at any time from its sending on, or never. So may the
 //! roll-back of a lease that was reported to nobody, and the end of a stream's lease when its connection closes.
 //!
+//! What a former primary may have answered says nothing, if no replica had to confirm it: the new one knows nothing of it.
+//!
 //! After a loss of data or a step of the store's clock, the store may have forgotten the claims that it knew, or remember
 //! ended ones. Their views and refusals say nothing any more; their leases as reported still exclude others.
 //!
@@ -47,7 +49,7 @@ mod register;
 mod search;
 
 use super::judge::{Rule, Violation, about, shown};
-use super::record::History;
+use super::record::{Claim, History, View};
 use operations::{LockHistory, Source};
 use register::Held;
 use search::Verdict;
@@ -57,6 +59,9 @@ const CONFIGURATIONS_MAX: usize = 2_000_000;
 
 /// How many requests of a claim are shown.
 const REQUESTS_SHOWN: usize = 12;
+
+/// How many views before a rejected one are shown.
+const VIEWS_SHOWN: usize = 4;
 
 /// Checks each lock of the history.
 pub(super) fn check(history: &History) -> Vec<Violation> {
@@ -94,27 +99,61 @@ fn holder(history: &History, lock: &LockHistory, held: &Held) -> String {
     let lease = &lock.leases[held.lease];
     let owner = &history.claims[lease.claim].owner;
     let until = held.until as f64 / 1e6;
-    let own = history.requests.iter();
-    let own = own.filter(|request| request.claim == Some(lease.claim));
-    let requests: Vec<_> = own.take(REQUESTS_SHOWN).map(shown).collect();
-    let requests = requests.join("\n      ");
+    let requests = story(history, lease.claim);
     format!(
         "\n    {owner} with {} until {until:.3}\n      {requests}",
         lease.fence
     )
 }
 
+/// The requests of a claim.
+fn story(history: &History, claim: usize) -> String {
+    let own = history.requests.iter();
+    let own = own.filter(|request| request.claim == Some(claim));
+    let requests: Vec<_> = own.take(REQUESTS_SHOWN).map(shown).collect();
+    let Claim {
+        owner, mode, lease, ..
+    } = &history.claims[claim];
+    let terms = format!("{owner} wants {mode:?} for {} ms", lease / 1_000);
+    format!("{terms}\n      {}", requests.join("\n      "))
+}
+
 /// A description of the request or of the view with this answer.
 fn described(history: &History, source: Source) -> String {
     match source {
-        Source::Request(request) => shown(&history.requests[request]),
+        Source::Request(request) => {
+            let request = &history.requests[request];
+            match request.claim {
+                Some(claim) => format!("{}\n      {}", shown(request), story(history, claim)),
+                None => shown(request),
+            }
+        }
         Source::View(view) => {
             let view = &history.views[view];
-            let (sent, at) = (view.sent as f64 / 1e6, view.at as f64 / 1e6);
-            format!(
-                "the view from {sent:.3} to {at:.3} of the holders {:?}",
-                view.holders
-            )
+            let holders = view.holders.iter().map(|(owner, _)| owner);
+            let of_holder = |owner: &String| {
+                let mut claims = history.claims.iter();
+                claims.position(|claim| claim.owner == *owner)
+            };
+            let stories = holders.filter_map(of_holder);
+            let stories: Vec<_> = stories.map(|claim| story(history, claim)).collect();
+            let same = history.views.iter().filter(|it| it.name == view.name);
+            let mut before: Vec<_> = same.filter(|it| it.at < view.at).collect();
+            before.sort_unstable_by_key(|view| view.at);
+            let skipped = before.len().saturating_sub(VIEWS_SHOWN);
+            let before: String = before[skipped..]
+                .iter()
+                .map(|it| format!("\n    before it: {}", seen(it)))
+                .collect();
+            format!("{}\n      {}{before}", seen(view), stories.join("\n      "))
         }
     }
+}
+
+fn seen(view: &View) -> String {
+    let (sent, at) = (view.sent as f64 / 1e6, view.at as f64 / 1e6);
+    format!(
+        "the view from {sent:.3} to {at:.3} of the holders {:?}",
+        view.holders
+    )
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::faults::Fault;
+use super::watched::REPLICAS;
 use crate::support::redis_server::Persistence;
 
 /// Where the locks are kept.
@@ -11,6 +12,8 @@ pub(super) enum Backend {
     Redis,
     /// A cluster of primaries, each with a replica.
     Cluster,
+    /// A primary with replicas, which Sentinels watch.
+    Sentinel,
     /// A quorum of independent Redis.
     Quorum,
     /// One process, whose locks end with it.
@@ -20,9 +23,10 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Redis,
         Self::Cluster,
+        Self::Sentinel,
         Self::Quorum,
         Self::Memory,
         Self::File,
@@ -32,6 +36,7 @@ impl Backend {
         match self {
             Self::Redis => "redis",
             Self::Cluster => "cluster",
+            Self::Sentinel => "sentinel",
             Self::Quorum => "quorum",
             Self::Memory => "memory",
             Self::File => "file",
@@ -50,6 +55,8 @@ pub(super) struct Options {
     pub(super) clients: usize,
     /// What Redis keeps on disk; chosen by the seed if `None`.
     pub(super) persistence: Option<Persistence>,
+    /// How many replicas have to confirm what is reported: none or all.
+    pub(super) wait_replicas: usize,
     pub(super) ttl_max: Duration,
 }
 
@@ -63,6 +70,7 @@ impl Default for Options {
             processes: 3,
             clients: 14,
             persistence: None,
+            wait_replicas: 0,
             ttl_max: Duration::from_secs(15),
         }
     }
@@ -103,8 +111,13 @@ impl Options {
                 "--persistence" if value == "none" => {
                     options.persistence = Some(Persistence::Nothing);
                 }
+                "--wait-replicas" if value == "none" => options.wait_replicas = 0,
+                "--wait-replicas" if value == "all" => options.wait_replicas = REPLICAS,
                 _ => return Err(format!("{name} {value} is not known")),
             }
+        }
+        if options.wait_replicas > 0 && options.backend != Backend::Sentinel {
+            return Err("--wait-replicas needs --store sentinel".to_owned());
         }
         if matches!(options.backend, Backend::Memory | Backend::File) {
             options.processes = 1;
@@ -149,8 +162,12 @@ impl Options {
             Some(Persistence::Nothing) => " --persistence none",
             None => "",
         };
+        let confirmed = match self.wait_replicas {
+            0 => "",
+            _ => " --wait-replicas all",
+        };
         format!(
-            "scripts/history --seed {seed} --seconds {} --faults {faults} --store {store} --processes {} --clients {} --ttl-max {}{persistence}",
+            "scripts/history --seed {seed} --seconds {} --faults {faults} --store {store} --processes {} --clients {} --ttl-max {}{persistence}{confirmed}",
             time.as_secs(),
             self.processes,
             self.clients,
@@ -190,6 +207,7 @@ fn options_are_read_and_written() {
         "--store tape",
         "--seed",
         "--store memory --faults cut",
+        "--store cluster --wait-replicas all",
     ] {
         assert!(Options::parse(wrong).is_err(), "{wrong}");
     }
@@ -202,6 +220,9 @@ fn options_are_read_and_written() {
     assert_eq!((file.faults.len(), file.processes), (3, 1));
     let cluster = Options::parse("--store cluster").expect("they are fine");
     assert_eq!((cluster.faults.len(), cluster.processes), (6, 3));
+    let sentinel = "--store sentinel --wait-replicas all";
+    let sentinel = Options::parse(sentinel).expect("they are fine");
+    assert_eq!((sentinel.faults.len(), sentinel.wait_replicas), (9, 2));
     let quorum = Options::parse("--store quorum").expect("they are fine");
     assert_eq!((quorum.faults.len(), quorum.processes), (17, 3));
 }

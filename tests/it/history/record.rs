@@ -43,6 +43,8 @@ pub(super) struct Bounds {
     pub(super) is_partitioned: bool,
     /// Whether a majority of nodes decides.
     pub(super) is_quorum: bool,
+    /// Whether all replicas confirm what is reported.
+    pub(super) is_confirmed: bool,
 }
 
 impl Default for Bounds {
@@ -52,6 +54,7 @@ impl Default for Bounds {
             late: 250_000,
             is_partitioned: false,
             is_quorum: false,
+            is_confirmed: false,
         }
     }
 }
@@ -224,6 +227,10 @@ pub(super) enum Effect {
     Away,
     /// The same, and Redis loses data.
     Loss,
+    /// A replica took the place of the primary, and may lack what it did not confirm.
+    Failover,
+    /// A former primary may answer (see `failover`).
+    FormerPrimary,
     /// A minority of the nodes of a quorum is away; nothing is lost.
     Minority,
     /// A minority of the nodes of a quorum has lost its data or its time. A lease that only a bare majority has may be

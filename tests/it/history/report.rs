@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::judge::{Counts, Rule};
 use super::options::{Backend, Options};
 use super::run::{Report, Round, kept};
+use super::watched::REPLICAS;
 
 /// With fewer grants per second than this, a run is invalid.
 const GRANTS_MIN: f64 = 1.5;
@@ -47,6 +48,10 @@ impl Report {
                 )
             }
             Backend::Cluster => format!("a cluster of redis {}", self.redis_version),
+            Backend::Sentinel => format!(
+                "redis {} with Sentinels and {REPLICAS} replicas, of which {} confirm",
+                self.redis_version, options.wait_replicas
+            ),
             Backend::Quorum => {
                 let first = options.persistence(options.seed);
                 format!(

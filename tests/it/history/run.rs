@@ -1,5 +1,6 @@
 //! One run: rounds of at most a minute, each with its own processes and Redis, so that the record stays small.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -81,6 +82,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         Backend::Redis => Fleet::on_redis(1, options.processes, persistence, has_clock).await,
         Backend::Quorum => Fleet::on_redis(NODES, options.processes, persistence, has_clock).await,
         Backend::Cluster => Fleet::on_cluster(options.processes).await,
+        Backend::Sentinel => Fleet::on_sentinels(options.processes, options.wait_replicas).await,
         Backend::Memory => Fleet::in_memory(),
         Backend::File => Fleet::on_file(),
     };
@@ -91,6 +93,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         place_kept: fleet::place_kept(),
         late: Bounds::default().late + BUSY,
         is_quorum: options.backend == Backend::Quorum,
+        is_confirmed: options.wait_replicas > 0,
         is_partitioned: matches!(options.backend, Backend::Cluster | Backend::Quorum),
     });
     let (end_clients, clients_over) = watch::channel(false);
@@ -164,6 +167,10 @@ fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
         let node = fleet.is_quorum().then_some(number);
         observers.spawn(observe::store_pulse(stage.clone(), store.own_way(), node));
     }
+    for redis in fleet.direct() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, redis.port()));
+        observers.spawn(observe::store_pulse(stage.clone(), address, None));
+    }
     observers
 }
 
@@ -214,10 +221,7 @@ fn add(sum: &mut Effects, more: Effects) {
 /// The locks that are not free although every lease, cool-down and grace must have ended.
 async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec<String> {
     let has_loss = recorder.history().outages.iter().any(|outage| {
-        matches!(
-            outage.effect,
-            Effect::Loss | Effect::Minority | Effect::MinorityLoss
-        )
+        outage.forgets() || matches!(outage.effect, Effect::Minority | Effect::MinorityLoss)
     });
     // The longest lease and its `lock_delay`; after a loss, the time of a second lease for the grace.
     let leases = if has_loss {

@@ -1,5 +1,6 @@
 //! Real Sentinels that a test starts over its own Redis servers.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use leasehold::config::SentinelAddress;
@@ -15,14 +16,20 @@ pub(crate) const PRIMARY: &str = "locks";
 /// How long a Redis is silent before a Sentinel takes it for down.
 const DOWN_AFTER_MS: u64 = 500;
 
+/// Name and password of the processes, where they are another user than Sentinels and replicas.
+pub(crate) const PROCESSES: [&str; 2] = ["processes", "password"];
+
 /// Some Sentinels, which know each other from the start.
 pub(crate) struct Sentinels {
     ports: Vec<u16>,
     processes: Vec<Option<Process>>,
     is_encrypted: bool,
     /// Of their configuration files, which they rewrite.
-    _directory: TempDir,
+    directory: TempDir,
 }
+
+/// What a Sentinel says about one server, by name.
+type Properties = BTreeMap<String, String>;
 
 impl Sentinels {
     /// Starts this number of Sentinels, which watch the Redis at this port.
@@ -30,7 +37,6 @@ impl Sentinels {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
         let id = |number: usize| format!("{:040x}", number + 1);
-        let mut processes = Vec::new();
         for (number, port) in ports.iter().enumerate() {
             let mut config = String::new();
             let path = directory.path().display();
@@ -64,19 +70,16 @@ impl Sentinels {
             }
             let file = directory.path().join(format!("{port}.conf"));
             std::fs::write(&file, config).expect("a writable directory");
-            let file = file.to_str().expect("a path in UTF-8").to_owned();
-            processes.push(Some(Process::start(
-                &[file, "--sentinel".to_owned()],
-                None,
-                &[],
-            )));
         }
-        let sentinels = Self {
+        let mut sentinels = Self {
+            processes: ports.iter().map(|_| None).collect(),
             ports,
-            processes,
             is_encrypted: tls.is_some(),
-            _directory: directory,
+            directory,
         };
+        for number in 0..count {
+            sentinels.restart(number);
+        }
         if !sentinels.is_encrypted {
             eventually("all Sentinels answer", async || {
                 for number in 0..count {
@@ -87,6 +90,12 @@ impl Sentinels {
             .await;
         }
         sentinels
+    }
+
+    /// Where they listen.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let ports = self.ports.iter();
+        ports.map(|port| format!("127.0.0.1:{port}")).collect()
     }
 
     /// The address of a database of the primary, for a store.
@@ -105,12 +114,44 @@ impl Sentinels {
         drop(self.processes[number].take());
     }
 
+    /// Starts one that does not run, with the configuration that it had.
+    pub(crate) fn restart(&mut self, number: usize) {
+        let file = format!("{}.conf", self.ports[number]);
+        let file = self.directory.path().join(file);
+        let file = file.to_str().expect("a path in UTF-8").to_owned();
+        let process = Process::start(&[file, "--sentinel".to_owned()], None, &[]);
+        self.processes[number] = Some(process);
+    }
+
+    /// Whether this one answers.
+    pub(crate) async fn answers(&self, number: usize) -> bool {
+        self.ask::<String>(number, &["MYID"]).await.is_some()
+    }
+
     /// The port of the primary, as the first one that lives knows it.
     pub(crate) async fn primary(&self) -> Option<u16> {
         let alive = self.processes.iter().position(Option::is_some)?;
         let words = ["GET-MASTER-ADDR-BY-NAME", PRIMARY];
         let (_, port): (String, String) = self.ask(alive, &words).await?;
         port.parse().ok()
+    }
+
+    /// The port of the primary, if all of them name the same one and reach it and this number of replicas, and no failover
+    /// is in progress.
+    pub(crate) async fn settled_primary(&self, replicas: usize) -> Option<u16> {
+        let mut ports = Vec::new();
+        for number in 0..self.ports.len() {
+            let primary: Properties = self.ask(number, &["MASTER", PRIMARY]).await?;
+            let known: Vec<Properties> = self.ask(number, &["REPLICAS", PRIMARY]).await?;
+            // Anything else that it knows, such as that a server is silent, would be a flag, too.
+            let is_only =
+                |server: &Properties, role| server.get("flags").is_some_and(|it| it == role);
+            let well = known.iter().filter(|replica| is_only(replica, "slave"));
+            (is_only(&primary, "master") && well.count() == replicas).then_some(())?;
+            ports.push(primary.get("port")?.parse().ok()?);
+        }
+        ports.dedup();
+        <[u16; 1]>::try_from(ports).ok().map(|[port]| port)
     }
 
     /// Promotes a replica, as an operator does.
@@ -152,6 +193,36 @@ impl Sentinels {
     }
 }
 
+impl RedisServer {
+    /// Lets processes be a user of their own, so that they can use it while others cannot.
+    pub(crate) async fn admit_processes(&self) {
+        let [name, password] = PROCESSES;
+        let password = format!(">{password}");
+        let words = ["ACL", "SETUSER", name, "on", &password, "~*", "&*", "+@all"];
+        self.command(&words).await;
+    }
+
+    /// Cuts it off from its replicas and from the Sentinels, but not from the processes.
+    pub(crate) async fn part_from_peers(&self) {
+        let rights = ["-@all", "+client|kill", "+acl|setuser"];
+        let words = [&["ACL", "SETUSER", "default"][..], &rights].concat();
+        self.command(&words).await;
+        self.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    }
+
+    /// Ends that.
+    pub(crate) async fn rejoin_peers(&self) {
+        self.command(&["ACL", "SETUSER", "default", "+@all"]).await;
+    }
+
+    /// Cuts the replication: from now on its replicas miss new writes.
+    pub(crate) async fn stop_replication(&self) {
+        let forbidden = ["ACL", "SETUSER", "default", "-psync", "-sync", "-replconf"];
+        self.command(&forbidden).await;
+        self.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    }
+}
+
 /// A primary with a replica, and three Sentinels that watch them.
 pub(crate) struct WatchedPair {
     pub(crate) primary: RedisServer,
@@ -184,11 +255,7 @@ impl WatchedPair {
     /// Cuts the replication for ever: from now on the replica misses new writes.
     pub(crate) async fn separate(&self) {
         self.is_in_step().await;
-        let forbidden = ["ACL", "SETUSER", "default", "-psync", "-sync", "-replconf"];
-        self.primary.command(&forbidden).await;
-        self.primary
-            .command(&["CLIENT", "KILL", "TYPE", "replica"])
-            .await;
+        self.primary.stop_replication().await;
     }
 
     /// Waits until the replica is the primary.

@@ -38,10 +38,18 @@ pub(super) fn effect(fault: Fault, on_one: Effect) -> Effect {
         | Fault::FullMemory
         | Fault::LostPubSub
         | Fault::Failover
+        | Fault::PlannedFailover
+        | Fault::Partition
+        | Fault::KillSentinels
         | Fault::Reshard => match on_one {
             Effect::Away | Effect::Full => Effect::Minority,
             Effect::Loss => Effect::MinorityLoss,
-            Effect::Minority | Effect::MinorityLoss | Effect::Slower | Effect::Stall => on_one,
+            Effect::Failover
+            | Effect::FormerPrimary
+            | Effect::Minority
+            | Effect::MinorityLoss
+            | Effect::Slower
+            | Effect::Stall => on_one,
         },
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                     && grant.reported < until
                     && !reported.contains(&(grant.name, grant.fence))
                     && !is_of_few_nodes(evidence, grant)
+                    && !evidence.history.is_former_grant(grant.claim, grant.fence)
             });
             let missing: Vec<_> = missing.collect();
             if let Some(first) = missing.first() {

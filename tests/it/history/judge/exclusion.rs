@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::record::{Action, Answer, Micros, Mode};
-use super::{Evidence, Rule, Violation, conflicts, lasting, story};
+use super::{Counts, Evidence, Rule, Violation, conflicts, lasting, story};
 
 /// A lease, in the time in which it certainly lasted.
 #[derive(Clone, Copy)]
@@ -13,9 +13,11 @@ struct Holding {
     mode: Mode,
     from: Micros,
     until: Micros,
+    /// Whether a former primary may have reported it.
+    is_former: bool,
 }
 
-pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, counts: &mut Counts) {
     for (name, grants) in &evidence.by_name {
         let mut holdings: Vec<_> = lasting(evidence, grants)
             .into_iter()
@@ -25,11 +27,20 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 mode: lasting.mode,
                 from: lasting.from,
                 until: lasting.known_until,
+                is_former: {
+                    let request = &evidence.history.requests[lasting.request];
+                    evidence.history.is_former_answer(request, lasting.from)
+                },
             })
             .filter(|holding| holding.from < holding.until)
             .collect();
         holdings.sort_unstable_by_key(|holding| holding.from);
+        let (mut with_former, before) = (Vec::new(), found.len());
+        overlaps(evidence, name, &holdings, &mut with_former);
+        holdings.retain(|holding| !holding.is_former);
         overlaps(evidence, name, &holdings, found);
+        let permitted = with_former.len().saturating_sub(found.len() - before);
+        counts.former_primary_overlaps += permitted;
         for grant in grants {
             cooling(evidence, *grant, grants, found);
         }

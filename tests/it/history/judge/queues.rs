@@ -174,7 +174,10 @@ fn order(
             let history = evidence.history;
             history.has_no_majority(waiter.queued, grant.reported)
         };
-        if was_there(evidence, waiter, from, grant.reported) && !may_be_passed_over() {
+        if was_there(evidence, waiter, from, grant.reported)
+            && !may_be_passed_over()
+            && !evidence.history.is_former_grant(grant.claim, grant.fence)
+        {
             let stories = [waiter.claim, grant.claim].map(|claim| story(evidence, claim));
             let what = format!(
                 "{}: the first was queued by {:.3}, the second was granted {} between {:.3} and {:.3}:{}",
@@ -274,7 +277,11 @@ fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bo
             let is_struck = outages.any(|outage| {
                 !matches!(
                     outage.effect,
-                    Effect::Minority | Effect::MinorityLoss | Effect::Slower | Effect::Stall
+                    Effect::FormerPrimary
+                        | Effect::Minority
+                        | Effect::MinorityLoss
+                        | Effect::Slower
+                        | Effect::Stall
                 ) && outage.overlaps(away.0.saturating_sub(SETTLING), away.1 + SETTLING)
             });
             if away.1 - away.0 > kept || is_struck || evidence.has_clock_step(away.0, away.1, false)
@@ -355,11 +362,11 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
     let is_near = |from: Micros, until: Micros| from <= view.at && view.sent <= until;
     outages.iter().any(|outage| {
         let settled = match outage.effect {
-            Effect::Loss => grace_end(evidence, outage.from, outage.until),
+            Effect::Loss | Effect::Failover => grace_end(evidence, outage.from, outage.until),
             Effect::Away | Effect::Minority | Effect::MinorityLoss => outage.until + SETTLING,
             Effect::Full | Effect::Stall => outage.until + GHOST,
             // Waiters poll, whatever messages are lost.
-            Effect::Slower => outage.from,
+            Effect::Slower | Effect::FormerPrimary => outage.from,
         };
         is_near(outage.from, settled)
     }) || evidence.history.clock_steps.iter().any(|step| {

@@ -145,7 +145,8 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if waits > 0 && waits < late && at >= request.deadline() {
                 return false;
             }
-            let needs_lease = request.asks() || request.action == Action::Renew;
+            let renews = matches!(request.action, Action::Renew | Action::StepDown);
+            let needs_lease = request.asks() || renews;
             if needs_lease && is_over(evidence, request, at) {
                 return false;
             }
@@ -155,12 +156,16 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     && !is_release;
             !is_at_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Away | Effect::Loss | Effect::Minority | Effect::MinorityLoss => {
+                    Effect::Away
+                    | Effect::Loss
+                    | Effect::Failover
+                    | Effect::Minority
+                    | Effect::MinorityLoss => {
                         strikes_until(outage, outage.until + RECONNECTING, request, at)
                     }
                     // A release works when memory is full.
                     Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
-                    Effect::Slower | Effect::Stall => false,
+                    Effect::FormerPrimary | Effect::Slower | Effect::Stall => false,
                 })
         }
         "store_full" => {
@@ -178,13 +183,13 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             });
             !is_after_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Loss | Effect::Minority | Effect::MinorityLoss => {
+                    Effect::Loss | Effect::Failover | Effect::Minority | Effect::MinorityLoss => {
                         let over = grace_end(evidence, outage.from, outage.until);
                         strikes_until(outage, over, request, at)
                     }
                     // Claims wait until all processes have had time to report their waiters, but for no lease.
                     Effect::Away => strikes_until(outage, outage.until + SETTLING, request, at),
-                    Effect::Full | Effect::Slower | Effect::Stall => false,
+                    Effect::FormerPrimary | Effect::Full | Effect::Slower | Effect::Stall => false,
                 })
         }
         _ => false,

@@ -1,6 +1,6 @@
 //! The times that bound a lease, as far as requests and faults tell: when it can have ended, and when not yet.
 
-use super::super::record::{Action, Answer, Effect, End, Micros, Outage, Request, SECOND};
+use super::super::record::{Action, Answer, End, Micros, Outage, Request, SECOND};
 use super::operations::{Evidence, Part};
 
 /// An event of a stream was written at most this long before it arrived, if nothing kept it.
@@ -61,7 +61,7 @@ impl Part<'_> {
     /// From when the store may have forgotten what it knew of a claim that asked at this time.
     pub(super) fn unsure_from(&self, claim: usize, asked: Micros) -> Micros {
         let losses = self.history.outages.iter();
-        let losses = losses.filter(|outage| outage.effect == Effect::Loss);
+        let losses = losses.filter(|outage| outage.forgets());
         let losses = losses.map(|outage| (outage.from, outage.until));
         let steps = self.history.clock_steps.iter();
         let steps = steps.map(|step| (step.before, step.after));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::record::{Action, Answer, History, Micros, Mode, Request, SECOND};
+use super::super::record::{Action, Answer, History, Micros, Mode, Request, SECOND, View};
 use super::bounds::is_open;
 
 /// How long the store certainly remembers a claim that has ended: a minute, less the duration of a request.
@@ -145,22 +145,20 @@ impl Part<'_> {
             self.of_request(*number, request, &numbers, &leases, &mut operations);
         }
         let owners = self.owners();
-        for (number, view) in self.history.views.iter().enumerate() {
-            if view.name == self.name {
-                let holders = view.holders.iter();
-                let holders = holders.filter_map(|(owner, fence)| {
-                    let claim = owners.get(owner.as_str())?;
-                    numbers.get(&(*claim, *fence)).copied()
-                });
-                operations.push(Operation {
-                    step: Step::View {
-                        holders: sorted(holders),
-                    },
-                    sent: view.sent,
-                    at: view.at,
-                    source: Source::View(number),
-                });
-            }
+        for (number, view) in self.views() {
+            let holders = view.holders.iter();
+            let holders = holders.filter_map(|(owner, fence)| {
+                let claim = owners.get(owner.as_str())?;
+                numbers.get(&(*claim, *fence)).copied()
+            });
+            operations.push(Operation {
+                step: Step::View {
+                    holders: sorted(holders),
+                },
+                sent: view.sent,
+                at: view.at,
+                source: Source::View(number),
+            });
         }
         // Answers at the same time count in this order: grants come first.
         operations.sort_by(|one, other| one.step.cmp(&other.step));
@@ -176,6 +174,17 @@ impl Part<'_> {
         claims
             .map(|(claim, terms)| (terms.owner.as_str(), claim))
             .collect()
+    }
+
+    /// The views of the lock, but for those that a former primary may have answered.
+    fn views(&self) -> impl Iterator<Item = (usize, &View)> {
+        let views = self.history.views.iter().enumerate();
+        views.filter(|(_, view)| {
+            let is_former = self
+                .history
+                .is_of_former_primary(None, (view.sent, view.at));
+            view.name == self.name && !is_former
+        })
     }
 
     /// The leases by fence and claim.
@@ -199,14 +208,17 @@ impl Part<'_> {
                 let (Some(claim), Answer::Granted { leases, .. }) = (request.claim, answer) else {
                     continue;
                 };
+                if self.history.is_former_answer(request, *at) {
+                    continue;
+                }
                 for lease in leases.iter().filter(|lease| lease.name == self.name) {
                     add(lease.fence, claim, *at, Source::Request(*number));
                 }
             }
         }
         let owners = self.owners();
-        for (number, view) in self.history.views.iter().enumerate() {
-            for (owner, fence) in view.holders.iter().filter(|_| view.name == self.name) {
+        for (number, view) in self.views() {
+            for (owner, fence) in &view.holders {
                 if let Some(claim) = owners.get(owner.as_str()) {
                     add(*fence, *claim, view.at, Source::View(number));
                 }
@@ -234,12 +246,17 @@ impl Part<'_> {
             let may_end = self.may_end(*number, request, evidence);
             may_end.or(was_told.then_some(request.sent))
         });
+        // What a former primary did may be lost or not.
+        let may_take_effect = |request: &Request| {
+            let mut arrivals = request.arrivals.iter();
+            is_open(request) || arrivals.any(|(at, _)| self.history.is_former_answer(request, *at))
+        };
         let evictions = self.requests.iter().filter_map(|(_, request)| {
-            let is_open = request.action == Action::Evict && is_open(request);
+            let is_open = request.action == Action::Evict && may_take_effect(request);
             is_open.then_some(request.sent)
         });
-        let shared =
-            own().filter(|(_, request)| request.action == Action::StepDown && is_open(request));
+        let shared = own()
+            .filter(|(_, request)| request.action == Action::StepDown && may_take_effect(request));
         Lease {
             claim,
             fence,
@@ -268,6 +285,9 @@ impl Part<'_> {
     ) {
         let source = Source::Request(number);
         for (index, (at, answer)) in request.arrivals.iter().enumerate() {
+            if self.history.is_former_answer(request, *at) {
+                continue;
+            }
             let step = match (request.claim, answer) {
                 (
                     Some(claim),

@@ -1,0 +1,68 @@
+//! What a failover may lose, and what a former primary may report.
+//!
+//! A promoted replica may lack the last writes. If all replicas have to confirm what is reported, it has every lease that
+//! a client knows of, but perhaps not its release, the places of waiters and the marks of claims that have ended.
+//!
+//! A former primary that still runs may answer processes that do not know yet that it was replaced. If no replica has to
+//! confirm, what it reports is lost and may overlap what the new primary grants after the grace: that is no violation, but
+//! is counted. If all have to, it reports nothing.
+
+use super::record::{Answer, Effect, History, Micros, Outage, Request};
+
+impl Outage {
+    /// Whether the store may have forgotten something in it.
+    pub(super) fn forgets(&self) -> bool {
+        matches!(self.effect, Effect::Loss | Effect::Failover)
+    }
+}
+
+impl History {
+    /// Whether the store may have forgotten leases in this outage that were reported.
+    pub(super) fn forgets_leases(&self, outage: &Outage) -> bool {
+        match outage.effect {
+            Effect::Loss => true,
+            Effect::Failover => !self.bounds.is_confirmed,
+            Effect::Away
+            | Effect::FormerPrimary
+            | Effect::Minority
+            | Effect::MinorityLoss
+            | Effect::Full
+            | Effect::Slower
+            | Effect::Stall => false,
+        }
+    }
+
+    /// Whether what this process, or any, reported in this time may have come from a former primary, and may be lost.
+    pub(super) fn is_of_former_primary(
+        &self,
+        process: Option<usize>,
+        (sent, at): (Micros, Micros),
+    ) -> bool {
+        let strikes = |outage: &Outage| match process {
+            Some(process) => outage.strikes(process, sent, at),
+            None => outage.overlaps(sent, at),
+        };
+        let mut outages = self.outages.iter();
+        !self.bounds.is_confirmed
+            && outages.any(|outage| outage.effect == Effect::FormerPrimary && strikes(outage))
+    }
+
+    /// Whether an answer to the request that arrived at this time may have come from one.
+    pub(super) fn is_former_answer(&self, request: &Request, at: Micros) -> bool {
+        self.is_of_former_primary(Some(request.process), (request.sent, at))
+    }
+
+    /// Whether the claim may have been granted the lease with this fence by one.
+    pub(super) fn is_former_grant(&self, claim: usize, fence: u64) -> bool {
+        let own = self.requests.iter();
+        let mut own = own.filter(|request| request.claim == Some(claim));
+        own.any(|request| {
+            let reports = |answer: &Answer| match answer {
+                Answer::Granted { leases, .. } => leases.iter().any(|lease| lease.fence == fence),
+                Answer::Queued | Answer::Freed | Answer::Evicted(_) | Answer::Refused(_) => false,
+            };
+            let mut arrivals = request.arrivals.iter();
+            arrivals.any(|(at, answer)| reports(answer) && self.is_former_answer(request, *at))
+        })
+    }
+}
