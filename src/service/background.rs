@@ -23,6 +23,7 @@ use crate::backoff::Backoff;
 use crate::domain::{Claim, Rollback, SuspendOptions, Suspended};
 use crate::limits::{Passed, Slot};
 use crate::store::StoreError;
+use crate::telemetry::traces;
 
 /// The first pause between retries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -85,7 +86,7 @@ impl<T: Send + 'static> Detached<T> {
         operation: impl Future<Output = T> + Send + 'static,
     ) -> Self {
         Self {
-            operation: Some(Box::pin(operation)),
+            operation: Some(Box::pin(traces::inherit(operation))),
             background: service.inner.background.clone(),
             slot: service.slot.clone(),
         }
@@ -276,7 +277,7 @@ impl ServiceShared {
     pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         // Outside of a runtime the process is exiting; the lease ends with its TTL.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            self.background.spawn_on(task, &runtime);
+            self.background.spawn_on(traces::inherit(task), &runtime);
         }
     }
 }
