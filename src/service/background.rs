@@ -85,8 +85,13 @@ impl<T: Send + 'static> Detached<T> {
         service: &LockService,
         operation: impl Future<Output = T> + Send + 'static,
     ) -> Self {
+        let operation: BoxFuture<'static, T> = match traces::current() {
+            // In the background, too, it is part of its request.
+            Some(scope) => Box::pin(scope.around(operation)),
+            None => Box::pin(operation),
+        };
         Self {
-            operation: Some(Box::pin(traces::inherit(operation))),
+            operation: Some(operation),
             background: service.inner.background.clone(),
             slot: service.slot.clone(),
         }

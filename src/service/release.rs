@@ -43,8 +43,7 @@ impl LockService {
         let (inner, leases) = (Arc::clone(&self.inner), self.slot.leases().cloned());
         Detached::new(self, async move {
             let (sent, deadline) = inner.start();
-            let scope = traces::current();
-            if let Some(scope) = &scope {
+            if let Some(scope) = traces::current() {
                 inner.queues.releasing(&names, scope.context());
             }
             let answer = inner
@@ -52,7 +51,7 @@ impl LockService {
                 .release(&names, token, hold_count, deadline)
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
-            if let (Some(scope), false) = (scope, may_have_freed(&answer)) {
+            if let Some(scope) = traces::current().filter(|_| !may_have_freed(&answer)) {
                 inner.queues.not_released(&names, scope.context());
             }
             inner.queues.recheck(token);

@@ -174,8 +174,7 @@ impl StoreMetrics {
         took: Duration,
         answer: &Result<T, StoreError>,
     ) {
-        let fault = answer.as_ref().err().map(StoreError::fault);
-        self.trace(operation, took, fault);
+        self.trace(operation, took, answer.as_ref().err());
         match answer {
             Ok(_) => self.answered[operation].record(took.as_secs_f64()),
             Err(error) => {
@@ -186,21 +185,20 @@ impl StoreMetrics {
     }
 
     /// Records an operation that is over now, within the span of its request.
-    fn trace(&self, operation: &'static str, took: Duration, fault: Option<Fault>) {
-        let Some(scope) = traces::current() else {
+    fn trace(&self, operation: &'static str, took: Duration, error: Option<&StoreError>) {
+        let (Some(store), Some(scope)) = (self.traced_as, traces::current()) else {
             return;
         };
-        if let (Some(store), Some(began)) = (self.traced_as, Instant::now().checked_sub(took)) {
-            scope.record(SpanKind::Internal, began, |span| {
-                span.name(format!("store {operation}"));
-                span.text("leasehold.store", store);
-                span.text("leasehold.operation", operation);
-                if let Some(fault) = fault {
-                    span.text("error.type", fault.label());
-                    span.fail();
-                }
-            });
-        }
+        let began = Instant::now() - took;
+        scope.record(SpanKind::Internal, began, |span| {
+            span.name(format!("store {operation}"));
+            span.text("leasehold.store", store);
+            span.text("leasehold.operation", operation);
+            if let Some(error) = error {
+                span.text("error.type", error.fault().label());
+                span.fail();
+            }
+        });
     }
 
     pub(in crate::service) fn health(&self, health: &StoreHealth) {

@@ -31,9 +31,12 @@ impl From<String> for AttributeValue {
     }
 }
 
+/// What a span takes, roughly.
+const SPAN_BYTES: usize = 512;
+
 /// The request that exports these spans.
 pub(super) fn request(resource: &EncodedResource, spans: &[Box<SpanRecord>]) -> Vec<u8> {
-    let mut request = ProtoMessage::default();
+    let mut request = ProtoMessage(Vec::with_capacity(SPAN_BYTES * (spans.len() + 1)));
     request.message(1, |of_resource| {
         of_resource.bytes(1, &resource.0);
         of_resource.message(2, |of_scope| {
@@ -95,10 +98,15 @@ impl ProtoMessage {
         self.fixed32(6, SAMPLED | HAS_IS_REMOTE);
     }
 
+    /// A message within this one. Its length comes first, and is known last: most need one byte for it.
     fn message(&mut self, field: u8, fill: impl FnOnce(&mut Self)) {
-        let mut message = Self::default();
-        fill(&mut message);
-        self.bytes(field, &message.0);
+        self.tag(field, 2);
+        let at = self.0.len();
+        self.0.push(0);
+        fill(self);
+        let mut length = Self::default();
+        length.varint((self.0.len() - at - 1) as u64);
+        self.0.splice(at..=at, length.0);
     }
 
     fn bytes(&mut self, field: u8, bytes: &[u8]) {
