@@ -104,9 +104,14 @@ impl ProtoMessage {
         let at = self.0.len();
         self.0.push(0);
         fill(self);
-        let mut length = Self::default();
-        length.varint((self.0.len() - at - 1) as u64);
-        self.0.splice(at..=at, length.0);
+        match self.0.len() - at - 1 {
+            length @ ..0x80 => self.0[at] = length as u8,
+            length => {
+                let mut longer = Self::default();
+                longer.varint(length as u64);
+                self.0.splice(at..=at, longer.0);
+            }
+        }
     }
 
     fn bytes(&mut self, field: u8, bytes: &[u8]) {
