@@ -179,6 +179,7 @@ impl ExportLoop {
     }
 
     /// Waits for spans. Returns whether there are any, which is false once the process ends.
+    #[expect(clippy::vec_box, reason = "the queue hands them over as they are")]
     async fn gather(&mut self, batch: &mut Vec<Box<SpanRecord>>) -> bool {
         tokio::select! {
             biased;
