@@ -198,7 +198,8 @@ impl Client {
         Ok((connection, answer))
     }
 
-    async fn connect(&self) -> Result<HttpConnection, NoAnswer> {
+    /// Opens a connection, for a request that is none to a service of this kind.
+    pub(crate) async fn connect(&self) -> Result<HttpConnection, NoAnswer> {
         let connecting = HttpConnection::open(&self.url, self.tls.as_ref());
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(connection)) => Ok(connection),

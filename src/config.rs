@@ -28,6 +28,7 @@ mod signing_keys;
 mod store;
 mod suggestion;
 mod tls;
+mod traces;
 mod waiting;
 
 use std::time::Duration;
@@ -57,6 +58,7 @@ pub use signing_keys::SigningKey;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
 pub use tls::{RedisTls, TlsIdentity, certificates_in};
+pub use traces::TracesConfig;
 pub use waiting::WaitingConfig;
 
 /// The whole configuration, validated.
@@ -90,6 +92,8 @@ pub struct Config {
     pub log: LogConfig,
     /// The audit stream.
     pub audit: AuditConfig,
+    /// Traces; `None` if nothing is traced.
+    pub traces: Option<TracesConfig>,
     /// Variables of other programs that are set, and those that would be read instead.
     pub unread: Vec<UnreadVariable>,
 }
@@ -200,6 +204,7 @@ impl Config {
             redis,
             log: LogConfig::parse(settings)?,
             audit: AuditConfig::parse(settings)?,
+            traces: TracesConfig::parse(settings)?,
             unread: Vec::new(),
         })
     }

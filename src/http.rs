@@ -23,6 +23,7 @@ mod requester;
 mod routes;
 mod scope;
 mod sse;
+mod traces;
 mod wire;
 
 use axum::Router;
@@ -44,7 +45,7 @@ use routes::Routes;
 
 /// Every route of the service, ready to be served.
 ///
-/// From the outside in: [`RequestScope`] (request id, cross-site checks, rendering of problems, metrics, log, panic
+/// From the outside in: [`RequestScope`] (request id, span, cross-site checks, rendering of problems, metrics, log, panic
 /// handler), then the routes. Guarded routes check the key before they read the body.
 pub fn router(app: App) -> RequestScope {
     let routes = guarded(&app)

@@ -13,7 +13,7 @@
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
 //! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to
-//! Redis and, for the commands, to the service), [`telemetry`] (logs and metrics), `sync` (what threads share state by), and [`server`] (sockets, TLS, timeouts,
+//! Redis and, for the commands, to the service), [`telemetry`] (logs, metrics and traces), `sync` (what threads share state by), and [`server`] (sockets, TLS, timeouts,
 //! shutdown), which knows none of the layers and of which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
@@ -21,7 +21,7 @@
 //! A plain acquire passes ten functions from the connection to Redis:
 //!
 //! 1. `server::connections`, `Protocol::answer`: the limit on requests.
-//! 2. `http::scope`, `RequestScope::call`: request id, problems, metrics, log.
+//! 2. `http::scope`, `RequestScope::call`: request id, span, problems, metrics, log.
 //! 3. `http::routes`, `Routes::call`: the route and the key.
 //! 4. `http::locks::acquire`: from fields to a claim, and from the outcome to the response.
 //! 5. [`service::LockService::acquire`]: whether to wait; from here on, the request completes without its client.

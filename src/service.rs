@@ -99,6 +99,7 @@ impl LockService {
         ));
         let events = Arc::new(EventLog::new(waiting.events_kept));
         let held = Arc::new(HeldByStreams::default());
+        let traced_as = store.traced_as();
         store.set_listener(Arc::new(StoreListener {
             queues: Arc::clone(&queues),
             events: Arc::clone(&events),
@@ -109,7 +110,7 @@ impl LockService {
                 store,
                 operation_timeout,
                 waiting,
-                metrics,
+                metrics: metrics.traced_as(traced_as),
                 background: TaskTracker::new(),
                 draining,
                 queues,

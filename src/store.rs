@@ -173,6 +173,11 @@ pub trait LockStore: CountLeases + Send + Sync + fmt::Debug {
     /// visiting millions of locks takes long.
     async fn sweep(&self);
 
+    /// What traces call the store, if they have a span for each of its operations; `None` if it records its own.
+    fn traced_as(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The result of the last [`refresh_health`](Self::refresh_health). Does no I/O.
     fn health(&self) -> StoreHealth;
 

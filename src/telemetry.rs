@@ -1,7 +1,8 @@
-//! Observability: [`logging`] and [`metrics`]. The other modules decide what to log and what to measure.
+//! Observability: [`logging`], [`metrics`] and [`traces`]. The other modules decide what to log, to measure and to trace.
 
 pub mod logging;
 pub mod metrics;
+pub mod traces;
 
 pub use logging::{LineKind, LogWriter, init_logging, is_text};
 pub use metrics::Metrics;

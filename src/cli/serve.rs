@@ -19,6 +19,7 @@ use crate::server::{Drained, Server, ServerTls, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError, StoreHealth};
+use crate::telemetry::traces::{Exporter, Tracer};
 use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
@@ -53,6 +54,8 @@ pub(super) enum ServeError {
         "the TLS certificate cannot be used with its key, or an authority of clients cannot be used: {0}"
     )]
     Tls(#[from] rustls::Error),
+    #[error("cannot send traces: {0}")]
+    Traces(String),
     #[error("the operating system refused a resource that the server needs: {0}")]
     System(#[from] io::Error),
 }
@@ -104,6 +107,8 @@ async fn serve(
 ) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
     outputs.count_dropped_lines(&metrics);
+    let exporting = Exporter::start(config.traces.as_ref(), &metrics);
+    let (tracer, exporter) = exporting.map_err(ServeError::Traces)?;
     let store = store::open(config).await?;
     let lock_metrics = LockMetrics::new(&metrics).of_nodes(&metrics, &store.health().nodes);
     let service = LockService::new(
@@ -131,7 +136,7 @@ async fn serve(
         access.clone(),
         service.clone(),
         Arc::clone(&metrics),
-        outputs.audit(),
+        (outputs.audit(), tracer),
     );
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
@@ -158,13 +163,20 @@ async fn serve(
     // The service's background tasks run on the workers, so the workers are dropped after it.
     service.shut_down(config.operation_timeout).await;
     drop(workers);
+    if let Some(exporter) = exporter {
+        exporter.finish().await;
+    }
+    log_end(&drained);
+    Ok(())
+}
+
+fn log_end(drained: &Drained) {
     match drained {
         Drained::Finished => tracing::info!("stopped"),
         Drained::Cut { connections } => {
             tracing::warn!(connections, "stopped; connections were cut")
         }
     }
-    Ok(())
 }
 
 /// The server settings, with `connections_max` lowered to what the open-file limit allows.
@@ -275,10 +287,11 @@ fn app(
     access: Access,
     service: LockService,
     metrics: Arc<Metrics>,
-    audit: Audit,
+    (audit, tracer): (Audit, Tracer),
 ) -> App {
     let settings = http::HttpSettings {
         audit,
+        tracer,
         ..http::HttpSettings::new(config, access)
     };
     App::new(service, metrics, settings)

@@ -11,6 +11,7 @@ use super::error::{ConfigError, Origin};
 use super::keys::{self, Kind, SettingKey};
 use super::settings::Settings;
 use super::suggestion::{did_you_mean, nearest_key};
+use super::traces;
 
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
@@ -25,8 +26,13 @@ const OF_CLIENTS: [&str; 8] = [
     "LEASEHOLD_HOLD_COUNT",
     "LEASEHOLD_RUN_PIPE",
 ];
-/// Variables by which other programs find a Redis or their port, and the keys that they would set.
-const OF_OTHERS: [(&str, &str); 2] = [("REDIS_URL", "store"), ("PORT", "listen")];
+/// Variables by which other programs find a Redis, their port or a collector of traces, and the keys that they would set.
+const OF_OTHERS: [(&str, &str); 4] = [
+    ("REDIS_URL", "store"),
+    ("PORT", "listen"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", traces::ENDPOINT),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", traces::ENDPOINT),
+];
 const FILE_BY_CONVENTION: &str = "/etc/leasehold/leasehold.toml";
 
 /// Refuses a variable that begins with `LEASEHOLD_` and that no command reads.

@@ -15,6 +15,7 @@ use crate::config::{Config, LogRequests, RequestRate, StoreUrl};
 use crate::domain::Bounds;
 use crate::limits::{Budget, Refusals, RequestBucket};
 use crate::service::LockService;
+use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Build, Metrics};
 
 /// The state that every handler gets. Cloning is cheap.
@@ -71,6 +72,10 @@ pub struct HttpSettings {
     pub audit: Audit,
     /// Which requests are logged.
     pub request_log: RequestLog,
+    /// Which requests are traced.
+    pub tracer: Tracer,
+    /// `http` or `https`, for traces.
+    pub scheme: &'static str,
     /// The kind of store, for `/version`: never its address.
     pub store: &'static str,
     /// The build information, for `/version`.
@@ -109,6 +114,11 @@ impl HttpSettings {
             request_log: RequestLog {
                 mode: config.log.requests,
                 slow: config.log.slow,
+            },
+            tracer: Tracer::default(),
+            scheme: match config.certificate {
+                Some(_) => "https",
+                None => "http",
             },
             store: match config.store {
                 StoreUrl::Memory => "memory",

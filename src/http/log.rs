@@ -106,6 +106,7 @@ macro_rules! event {
         let problem = response.problem;
         tracing::$level!(
             request_id = request.requester.request_id.as_str(),
+            trace_id = response.trace_id.map(tracing::field::display),
             peer = request.requester.address().map(tracing::field::display),
             method = &*echo(request.method.as_str()),
             route = request.route.map_or("other", Route::template),
@@ -144,7 +145,7 @@ impl LogLine<'_> {
 
 /// The beginning of a path that has no route, with `*` for each segment that may contain a token: one with as many
 /// hexadecimal digits as a UUID, or with percent-encoding.
-fn without_secrets(path: &str) -> String {
+pub(super) fn without_secrets(path: &str) -> String {
     let segments = path.split('/').map(|segment| {
         let digits = segment.bytes().filter(u8::is_ascii_hexdigit).count();
         match digits >= 32 || segment.contains('%') {
@@ -156,7 +157,7 @@ fn without_secrets(path: &str) -> String {
 }
 
 /// The code of the problem. A failed readiness probe is not a problem, but a correct response.
-fn outcome(response: &ResponseFacts<'_>) -> &'static str {
+pub(super) fn outcome(response: &ResponseFacts<'_>) -> &'static str {
     match response.problem {
         Some(problem) => problem.code().as_str(),
         None if response.status.is_server_error() => "unavailable",

@@ -1,4 +1,4 @@
-//! The processing that every request shares: request id, rendering of problems, metrics, log line.
+//! The processing that every request shares: request id, span, rendering of problems, metrics, log line.
 //!
 //! Nothing here knows what a handler does.
 
@@ -28,7 +28,9 @@ use super::log;
 use super::problem::{self, Code, Problem};
 use super::requester::{REQUEST_ID, Requester};
 use super::routes::{Route, Routes};
+use super::traces::RequestSpan;
 use crate::limits::Limit;
+use crate::telemetry::traces::TraceId;
 
 /// How long a request waited in a queue, passed from the handler to the log: a request that waits for a lock is not
 /// slow.
@@ -54,12 +56,13 @@ pub(super) struct RequestFacts {
     pub(super) requester: Requester,
 }
 
-/// The response, for metrics and log.
+/// The response, for metrics, log and span.
 pub(super) struct ResponseFacts<'a> {
     pub(super) status: StatusCode,
     pub(super) problem: Option<&'a Problem>,
     pub(super) took: Duration,
     pub(super) waited: Duration,
+    pub(super) trace_id: Option<TraceId>,
 }
 
 /// The routes inside the shared processing; the only place where problems are rendered, counted and logged. Cloning is
@@ -99,6 +102,7 @@ impl Service<Request> for RequestScope {
         let started = Instant::now();
         let app = self.app.clone();
         let request_facts = RequestFacts::of(&mut request);
+        let span = RequestSpan::begin(&app, &request, &request_facts, started);
         let refusal = match request_facts.requester.over_limit() {
             Some(limit) => Some(Problem::over_limit(limit)),
             None => app
@@ -111,16 +115,22 @@ impl Service<Request> for RequestScope {
                 .err(),
         };
         if let Some(problem) = refusal {
-            let response = finished(&app, &request_facts, started, problem.into_response());
+            let response = problem.into_response();
+            let response = finished(&app, &request_facts, span, started, response);
             return Box::pin(ready(Ok(response)));
         }
         let in_flight = app.http_metrics().begin();
+        let scope = span.scope();
         // Not an async block: a future that is moved into one and awaited there is stored twice.
         let answer = self.routes.call(request).map_ok(move |response| {
             let _in_flight = in_flight;
-            finished(&app, &request_facts, started, response.map(Body::new))
+            let response = response.map(Body::new);
+            finished(&app, &request_facts, span, started, response)
         });
-        Box::pin(answer)
+        match scope {
+            Some(scope) => Box::pin(scope.around(answer)),
+            None => Box::pin(answer),
+        }
     }
 }
 
@@ -145,10 +155,11 @@ impl ResponseForPanic for PanicHandler {
     }
 }
 
-/// Renders the problem if the response is one, and records metrics and log.
+/// Renders the problem if the response is one, and records metrics, log and span.
 fn finished(
     app: &App,
     request_facts: &RequestFacts,
+    span: RequestSpan,
     started: Instant,
     mut response: Response,
 ) -> Response {
@@ -175,6 +186,7 @@ fn finished(
         problem: problem.as_ref(),
         took: started.elapsed(),
         waited,
+        trace_id: span.trace_id(),
     };
     app.http_metrics().record(
         &request_facts.method,
@@ -183,6 +195,7 @@ fn finished(
         response_facts.took.saturating_sub(waited),
     );
     log::request(app, request_facts, &response_facts);
+    span.finish(&response_facts);
     response
 }
 

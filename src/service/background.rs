@@ -23,6 +23,7 @@ use crate::backoff::Backoff;
 use crate::domain::{Claim, Rollback, SuspendOptions, Suspended};
 use crate::limits::{Passed, Slot};
 use crate::store::StoreError;
+use crate::telemetry::traces;
 
 /// The first pause between retries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -84,8 +85,13 @@ impl<T: Send + 'static> Detached<T> {
         service: &LockService,
         operation: impl Future<Output = T> + Send + 'static,
     ) -> Self {
+        let operation: BoxFuture<'static, T> = match traces::current() {
+            // In the background, too, it is part of its request.
+            Some(scope) => Box::pin(scope.around(operation)),
+            None => Box::pin(operation),
+        };
         Self {
-            operation: Some(Box::pin(operation)),
+            operation: Some(operation),
             background: service.inner.background.clone(),
             slot: service.slot.clone(),
         }
@@ -276,7 +282,7 @@ impl ServiceShared {
     pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         // Outside of a runtime the process is exiting; the lease ends with its TTL.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            self.background.spawn_on(task, &runtime);
+            self.background.spawn_on(traces::inherit(task), &runtime);
         }
     }
 }

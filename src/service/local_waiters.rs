@@ -4,6 +4,8 @@
 //! the poll interval is over. The others cost the store nothing. Nothing here waits or does I/O. Every step is short
 //! and under one mutex; waiters are woken after it is released.
 
+mod releases;
+
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
 use crate::limits::{Budget, PeerLimits, Taken};
 use crate::sync::{Mutex, MutexGuard};
+pub(super) use releases::SentRelease;
 
 /// A process is considered dead after this many poll intervals without a poll.
 const LIVENESS_INTERVALS: u32 = 3;
@@ -251,9 +254,10 @@ impl LocalWaiters {
         }
     }
 
-    /// The waiter's claim was granted: later requests for it may take the lease over, earlier ones may not.
-    pub(super) fn granted(&self, waiter: &Waiter) {
-        let state = self.lock();
+    /// The waiter's claim was granted: later requests for it may take the lease over, earlier ones may not. Returns the
+    /// releases that this process has sent for its locks.
+    pub(super) fn granted(&self, waiter: &Waiter) -> Vec<SentRelease> {
+        let mut state = self.lock();
         let same = state
             .attached
             .get(&waiter.claim.token)
@@ -263,6 +267,7 @@ impl LocalWaiters {
             other.number > waiter.number && other.claim.names == waiter.claim.names
         });
         later.for_each(|other| other.allow_take_over());
+        state.take_releases(&waiter.claim.names)
     }
 
     /// The store reserved the lock for the head waiter of this process.

@@ -124,6 +124,12 @@ impl LockMetrics {
         }
     }
 
+    /// The same, with spans of the operations of a store of this kind.
+    pub(super) fn traced_as(mut self, store: Option<&'static str>) -> Self {
+        self.store = self.store.traced_as(store);
+        self
+    }
+
     /// The same, with the series of the nodes of a quorum.
     #[must_use]
     pub fn of_nodes(mut self, registry: &Metrics, nodes: &[NodeHealth]) -> Self {

@@ -7,6 +7,7 @@ use super::acquire::subtract_elapsed;
 use super::background::Detached;
 use crate::domain::{Evicted, HoldCount, LockName, LockNames, Released, Token};
 use crate::store::StoreError;
+use crate::telemetry::traces;
 
 impl LockService {
     /// Ends a claim on each of these locks, or reduces its hold count. A waiting claim leaves the queue.
@@ -42,11 +43,17 @@ impl LockService {
         let (inner, leases) = (Arc::clone(&self.inner), self.slot.leases().cloned());
         Detached::new(self, async move {
             let (sent, deadline) = inner.start();
+            if let Some(scope) = traces::current() {
+                inner.queues.releasing(&names, scope.context());
+            }
             let answer = inner
                 .store
                 .release(&names, token, hold_count, deadline)
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
+            if let Some(scope) = traces::current().filter(|_| !may_have_freed(&answer)) {
+                inner.queues.not_released(&names, scope.context());
+            }
             inner.queues.recheck(token);
             let mut released = answer?;
             then(&released);
@@ -93,6 +100,10 @@ impl LockService {
         let inner = Arc::clone(&self.inner);
         Detached::new(self, async move {
             let (sent, deadlines) = inner.start_long();
+            if let Some(scope) = traces::current() {
+                let names = std::slice::from_ref(&name);
+                inner.queues.releasing(names, scope.context());
+            }
             let answer = inner.store.evict(&name, &reason, deadlines).await;
             inner.metrics.evict(sent.elapsed(), &answer);
             if let Ok(evicted) = &answer {
@@ -101,5 +112,15 @@ impl LockService {
             answer
         })
         .await
+    }
+}
+
+/// Whether a lock may be free now that was not.
+fn may_have_freed(answer: &Result<Vec<Released>, StoreError>) -> bool {
+    match answer {
+        Ok(released) => released
+            .iter()
+            .any(|released| matches!(released, Released::Freed { .. })),
+        Err(error) => matches!(error, StoreError::Unknown { .. }),
     }
 }

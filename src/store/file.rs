@@ -274,6 +274,10 @@ impl LockStore for FileStore {
         self.memory.sweep().await;
     }
 
+    fn traced_as(&self) -> Option<&'static str> {
+        Some("file")
+    }
+
     fn health(&self) -> StoreHealth {
         let trouble = self.journal.trouble();
         let refused = trouble.as_ref().map(|trouble| {

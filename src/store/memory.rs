@@ -358,6 +358,10 @@ impl LockStore for MemoryStore {
         self.forget_counted();
     }
 
+    fn traced_as(&self) -> Option<&'static str> {
+        Some("memory")
+    }
+
     fn health(&self) -> StoreHealth {
         StoreHealth {
             contacted: true,

@@ -47,6 +47,7 @@ mod subscriber;
 mod switches;
 mod tls;
 mod topology;
+mod traces;
 mod transport;
 mod views;
 

@@ -10,6 +10,7 @@ mod replicas;
 mod sentinel;
 mod slips;
 mod tls;
+mod traces;
 mod unix_socket;
 
 use std::ffi::OsString;
@@ -179,12 +180,12 @@ fn every_key_is_read() {
                 );
                 continue;
             }
-            // They are read only together, or only with Redis or with an issuer, and have tests of their own.
+            // They are read only together, or only with Redis, an issuer or a collector, and have tests of their own.
             (name, _) if name.starts_with("redis.tls_") => continue,
             (name, _) if name.starts_with("server.tls_") && name != "server.tls_handshakes_max" => {
                 continue;
             }
-            (name, _) if name.starts_with("jwt.") => continue,
+            (name, _) if name.starts_with("jwt.") || name.starts_with("traces.") => continue,
             ("redis.wait_replicas", _) => continue,
             (_, keys::Kind::Text) => "other".to_owned(),
             (_, keys::Kind::Duration) => "31s".to_owned(),

@@ -55,5 +55,6 @@ mod terraform;
 mod ticket_queue;
 mod tidy;
 mod tools;
+mod traces;
 mod waiters;
 mod waiting;

@@ -129,12 +129,13 @@ impl AcquireMetrics {
         self.of(claim)["disconnected"].increment(1);
     }
 
+    /// Returns the outcome.
     pub(in crate::service) fn waited(
         &self,
         waited: Duration,
         answer: &Result<AcquireAnswer, StoreError>,
         is_disconnected: bool,
-    ) {
+    ) -> &'static str {
         let end = if is_disconnected {
             "disconnected"
         } else {
@@ -144,6 +145,7 @@ impl AcquireMetrics {
         if let Some(wait) = self.waits.get(end) {
             wait.record(waited.as_secs_f64());
         }
+        end
     }
 
     pub(in crate::service) fn long_poll(&self) -> Open {

@@ -1,12 +1,14 @@
-//! Metrics of the store, as seen from this process.
+//! Metrics of the store, as seen from this process, and spans of the operations of a store that records none itself.
 
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
+use tokio::time::Instant;
 
 use super::Labelled;
 use crate::store::{Fault, NodeHealth, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
+use crate::telemetry::traces::{self, SpanKind};
 
 const DURATION: &str = "leasehold_store_operation_duration_seconds";
 const OPERATIONS: [&str; 9] = [
@@ -37,6 +39,8 @@ pub(in crate::service) struct StoreMetrics {
     commits: Labelled<Counter>,
     mismatches: Counter,
     nodes: Box<[NodeMetrics]>,
+    /// What traces call the store, if it records no spans itself.
+    traced_as: Option<&'static str>,
 }
 
 /// The metrics of one node of a quorum.
@@ -147,7 +151,14 @@ impl StoreMetrics {
                 &[],
             ),
             nodes: Box::default(),
+            traced_as: None,
         }
+    }
+
+    /// Has spans of the operations recorded, for a store of this kind; `None` for one that does so itself.
+    pub(super) fn traced_as(mut self, store: Option<&'static str>) -> Self {
+        self.traced_as = store;
+        self
     }
 
     /// Registers the series of the nodes of a quorum.
@@ -163,6 +174,7 @@ impl StoreMetrics {
         took: Duration,
         answer: &Result<T, StoreError>,
     ) {
+        self.trace(operation, took, answer.as_ref().err());
         match answer {
             Ok(_) => self.answered[operation].record(took.as_secs_f64()),
             Err(error) => {
@@ -170,6 +182,23 @@ impl StoreMetrics {
                 self.errors[error.fault().label()].increment(1);
             }
         }
+    }
+
+    /// Records an operation that is over now, within the span of its request.
+    fn trace(&self, operation: &'static str, took: Duration, error: Option<&StoreError>) {
+        let (Some(store), Some(scope)) = (self.traced_as, traces::current()) else {
+            return;
+        };
+        let began = Instant::now() - took;
+        scope.record(SpanKind::Internal, began, |span| {
+            span.name(format!("store {operation}"));
+            span.text("leasehold.store", store);
+            span.text("leasehold.operation", operation);
+            if let Some(error) = error {
+                span.text("error.type", error.fault().label());
+                span.fail();
+            }
+        });
     }
 
     pub(in crate::service) fn health(&self, health: &StoreHealth) {

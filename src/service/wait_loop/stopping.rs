@@ -7,11 +7,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, Granted, Suspended};
+use crate::domain::{Acquired, Granted, LockName, Suspended};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
-use crate::service::local_waiters::Departure;
+use crate::service::local_waiters::{Departure, SentRelease};
 use crate::store::{Fault, StoreError};
+use crate::telemetry::traces::{self, SpanKind};
 
 /// How long leaving the queue may delay an answer.
 const SUSPEND_MAX: Duration = Duration::from_millis(150);
@@ -55,15 +56,16 @@ impl WaitLoop {
         // Where the claim does not hold, nothing keeps the next waiter from its turn.
         let recheck_in = expires_in.unwrap_or_default();
         self.record_answer(sent, Some(recheck_in), false);
-        if expires_in.is_some() {
-            self.queues().granted(&self.waiter);
-        }
+        let releases = match expires_in {
+            Some(_) => self.queues().granted(&self.waiter),
+            None => Vec::new(),
+        };
         let Departure { is_last, wakes } = self.leave();
         if self.has_ambiguous_attempt && expires_in.is_none() {
             // A poll whose answer was lost may still arrive, and must not be granted then.
             self.clean_up(None, is_last);
         }
-        self.count(&answer);
+        self.count(&answer, &releases);
         wakes.defer();
         answer
     }
@@ -75,7 +77,7 @@ impl WaitLoop {
             self.clean_up(None, is_last);
         }
         let answer = Err(error.clone());
-        self.count(&answer);
+        self.count(&answer, &[]);
         error
     }
 
@@ -87,7 +89,7 @@ impl WaitLoop {
             Fault::Timeout,
             "the store had not answered when the wait was over",
         );
-        self.count(&Err(error.clone()));
+        self.count(&Err(error.clone()), &[]);
         error
     }
 
@@ -122,7 +124,7 @@ impl WaitLoop {
                 unclaimed: UnclaimedLease::nothing(),
             })
         };
-        self.count(&answer);
+        self.count(&answer, &[]);
         answer
     }
 
@@ -212,7 +214,8 @@ impl WaitLoop {
         departure
     }
 
-    fn count(&self, answer: &Result<AcquireAnswer, StoreError>) {
+    /// Counts the end in the metrics, and records the wait in the trace of the request.
+    fn count(&self, answer: &Result<AcquireAnswer, StoreError>, releases: &[SentRelease]) {
         let metrics = &self.request.inner.metrics;
         if self.waiter.is_disconnected() {
             metrics.acquires.disconnected(&self.request.claim);
@@ -220,12 +223,31 @@ impl WaitLoop {
             metrics.acquires.record(&self.request.claim, answer);
         }
         if self.was_queued() {
-            metrics.acquires.waited(
+            let outcome = metrics.acquires.waited(
                 self.request.began.elapsed(),
                 answer,
                 self.waiter.is_disconnected(),
             );
+            self.record_span(outcome, releases);
         }
+    }
+
+    /// The span of the wait, with links to the releases that ended it.
+    fn record_span(&self, outcome: &'static str, releases: &[SentRelease]) {
+        let Some(scope) = traces::current() else {
+            return;
+        };
+        // A release that was sent before the last poll did not end the wait, or else the poll would have.
+        let blocked_at = self.answered_at;
+        let releases = releases.iter();
+        let releases = releases.filter(|release| Some(release.sent_at) >= blocked_at);
+        scope.record(SpanKind::Internal, self.request.began, |span| {
+            span.name("wait for the lock");
+            let names = self.request.claim.names.iter().map(LockName::as_str);
+            span.text("leasehold.lock.names", names.collect::<Vec<_>>().join(" "));
+            span.text("leasehold.wait.outcome", outcome);
+            releases.for_each(|release| span.link(release.span));
+        });
     }
 }
 

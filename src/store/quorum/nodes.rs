@@ -14,6 +14,7 @@ use crate::backoff::{Backoff, jittered};
 use crate::domain::Token;
 use crate::store::assignment::AssignFences;
 use crate::store::{Fault, StoreError, StoreResult};
+use crate::telemetry::traces;
 
 /// How long an operation waits for the rest once a majority has answered without deciding it. A node that is slower than
 /// that has no say in it.
@@ -122,11 +123,11 @@ impl Nodes {
         let (sender, answers) = NodeAnswers::of(self.nodes.len());
         for (index, node) in self.nodes.iter().cloned().enumerate() {
             let (sender, answer) = (sender.clone(), operation(index, node));
-            tokio::spawn(async move {
+            tokio::spawn(traces::inherit(async move {
                 let answer = answered_by(deadline, answer).await;
                 // The operation may have been decided without this node.
                 let _ = sender.send((index, answer));
-            });
+            }));
         }
         answers
     }
@@ -145,7 +146,7 @@ impl Nodes {
         let (sender, answers) = NodeAnswers::of(self.nodes.len());
         for mut node in self.in_turn(token) {
             let (sender, operation) = (sender.clone(), Arc::clone(operation));
-            tokio::spawn(async move {
+            tokio::spawn(traces::inherit(async move {
                 let in_turn = async {
                     node.turn.begins().await;
                     operation(Arc::clone(&node.store), deadline).await
@@ -164,7 +165,7 @@ impl Nodes {
                     })
                     .await;
                 }
-            });
+            }));
         }
         answers
     }

@@ -19,6 +19,7 @@ use crate::domain::{
 };
 use crate::store::assignment::Assigned;
 use crate::store::{Fault, StoreError, StoreResult};
+use crate::telemetry::traces;
 
 /// How long a node may take to get the lease back.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
@@ -73,7 +74,8 @@ impl Core {
             };
             let sender = sender.clone();
             // The renewal may have been decided without this node.
-            tokio::spawn(part.run(move |answer| drop(sender.send((index, answer)))));
+            let run = part.run(move |answer| drop(sender.send((index, answer))));
+            tokio::spawn(traces::inherit(run));
         }
         let answers = NodeAnswers::from(receiver, self.nodes.all().len());
         let votes = answers.until(deadline, is_decided).await;

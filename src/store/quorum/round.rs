@@ -34,6 +34,7 @@ use super::verdict::{self, fences};
 use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
 use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
+use crate::telemetry::traces;
 
 /// When a node that did not grant what a majority has granted is asked again: what was in the way there is mostly the lease
 /// of a contender that is being rolled back.
@@ -139,7 +140,7 @@ impl Round {
             // The round may be over before a node answers.
             let vote = move |answer| drop(vote.send((index, answer)));
             let vote_again = move |answer| drop(vote_again.send((index, answer)));
-            tokio::spawn(part.run(vote, vote_again));
+            tokio::spawn(traces::inherit(part.run(vote, vote_again)));
         }
         let nodes = nodes.all().len();
         Self {

@@ -201,6 +201,18 @@ impl Connector {
         }
     }
 
+    /// Where the Redis was last, as far as that is known.
+    pub(super) fn known_endpoint(&self) -> Option<Endpoint> {
+        match &self.target {
+            Target::At(endpoint) => Some(endpoint.clone()),
+            Target::By(sentinels) => sentinels.states.primary(),
+            Target::Of(cluster, partition) => {
+                let topology = cluster.topology();
+                topology.owner(*partition).map(|node| node.endpoint.clone())
+            }
+        }
+    }
+
     /// The Sentinels that name the Redis, and how to reach them; none if its address is known.
     pub(super) fn sentinels(&self) -> Option<(&Sentinels, &Transport)> {
         match &self.target {

@@ -147,7 +147,9 @@ impl Node {
         loop {
             let began = Instant::now();
             let command = || command(has_lost_tries);
-            let failure = match self.try_once(request, deadline, command, &read).await {
+            let tried = self.try_once(request, deadline, command, &read).await;
+            self.trace(request, began, tried.as_ref().err());
+            let failure = match tried {
                 Ok((answer, epoch)) => {
                     self.recovery.note_answer(began);
                     return Ok(Answered {

@@ -11,6 +11,7 @@ use crate::domain::Attempt;
 
 /// A script and the SHA-1 under which Redis caches it.
 pub(super) struct Script {
+    name: &'static str,
     source: String,
     sha: String,
 }
@@ -27,7 +28,7 @@ impl Script {
     fn new(name: &'static str) -> Self {
         let source = with_constants(&assembled(name));
         let sha = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, sha }
+        Self { name, source, sha }
     }
 }
 
@@ -41,6 +42,11 @@ impl ScriptRequest {
     pub(super) fn of(script: &'static Script, attempt: Attempt) -> Self {
         let id = attempt.0;
         Self { script, id }
+    }
+
+    /// The name of the script.
+    pub(super) fn name(self) -> &'static str {
+        self.script.name
     }
 
     /// The beginning of the command, before its keys. Has the capacity of most commands, because one that grows is

@@ -54,6 +54,11 @@ impl SentinelStates {
         }
     }
 
+    /// The primary that most of them named last.
+    pub(super) fn primary(&self) -> Option<Endpoint> {
+        self.0.lock().expect(UNPOISONED).primary.clone()
+    }
+
     pub(super) fn finding(&self) -> Finding {
         let states = self.0.lock().expect(UNPOISONED);
         let deviating = states.by_endpoint.iter();

@@ -18,6 +18,7 @@ use leasehold::service::LockService;
 use leasehold::store::LockStore;
 use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
+use leasehold::telemetry::traces::Tracer;
 use leasehold::telemetry::{Build, Metrics};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -236,6 +237,8 @@ fn settings() -> HttpSettings {
             mode: LogRequests::Failed,
             slow: Duration::from_secs(1),
         },
+        tracer: Tracer::default(),
+        scheme: "http",
         store: "memory",
         build: Build {
             version: "1.2.3",
