@@ -1,5 +1,6 @@
 # The image: one binary on a base without shell or package manager, run by a user that is not root.
-# docs/how-to/build-the-image.md has the commands, also for a machine that cannot pull these two base images.
+# docs/how-to/build-the-image.md has the commands, also for a machine that cannot pull these two base images. scripts/image
+# builds it there twice, compares, and runs it.
 
 # The builder's tag is the Rust version of rust-toolchain.toml. That file itself is not in the build context: it also asks
 # for clippy and rustfmt, which rustup would download here for nothing.

@@ -6,28 +6,27 @@
 
 mod claim;
 mod connection;
+mod encryption;
 mod events;
 mod retry;
 mod url;
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, StatusCode};
-use rustls::InvalidMessage;
 use rustls::pki_types::CertificateDer;
 use serde_json::Value;
-use tokio_rustls::TlsConnector;
 
 use crate::config::ClientKey;
 use crate::domain::{LockName, Token};
-use crate::tls::{self, CertificateFault};
 pub use claim::{ClientClaim, GrantedLease};
 pub(crate) use connection::HttpConnection;
+pub use encryption::CertificateFiles;
+use encryption::Encryption;
 pub use events::{EventStream, StreamAnswer, StreamedEvent};
 pub use retry::Repeat;
 pub(crate) use retry::RetryPauses;
@@ -40,7 +39,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Client {
     url: ServiceUrl,
     key: Option<ClientKey>,
-    tls: Option<TlsConnector>,
+    encryption: Option<Encryption>,
     connection: Option<HttpConnection>,
 }
 
@@ -89,6 +88,14 @@ pub enum NoAnswer {
         /// Why, and what to do.
         problem: &'static str,
     },
+    /// It does not accept the certificate of this client.
+    #[error("{url} refuses the connection: {problem}")]
+    CertificateRefused {
+        /// Whose.
+        url: String,
+        /// Why, and what to do.
+        problem: &'static str,
+    },
     /// Not in time.
     #[error("{url} did not answer in time")]
     TimedOut {
@@ -103,6 +110,17 @@ pub enum NoAnswer {
         /// The reason.
         error: hyper::Error,
     },
+}
+
+impl NoAnswer {
+    /// Whether the next attempt would end in the same way, because one side does not accept the certificate of the other.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::Untrusted { .. } | Self::CertificateRefused { .. }
+        )
+    }
 }
 
 impl Call {
@@ -129,24 +147,25 @@ impl Call {
 }
 
 impl Client {
-    /// A client that connects with its first request. It trusts these authorities for a URL with TLS, or those of the
-    /// system.
+    /// A client that connects with its first request. For a URL with TLS it trusts these authorities, or those of the
+    /// system, and shows the certificate in these files.
     ///
     /// # Errors
-    /// The authorities cannot be used.
+    /// The authorities or the certificate cannot be used.
     pub fn new(
         url: ServiceUrl,
         key: Option<ClientKey>,
         authorities: Option<&[CertificateDer<'static>]>,
+        certificate: Option<CertificateFiles>,
     ) -> Result<Self, String> {
-        let tls = match url.is_encrypted() {
-            true => Some(connector(authorities)?),
+        let encryption = match url.is_encrypted() {
+            true => Some(Encryption::new(authorities, certificate)?),
             false => None,
         };
         Ok(Self {
             url,
             key,
-            tls,
+            encryption,
             connection: None,
         })
     }
@@ -200,16 +219,11 @@ impl Client {
 
     /// Opens a connection, for a request that is none to a service of this kind.
     pub(crate) async fn connect(&self) -> Result<HttpConnection, NoAnswer> {
-        let connecting = HttpConnection::open(&self.url, self.tls.as_ref());
+        let tls = self.encryption.as_ref().map(Encryption::connector);
+        let connecting = HttpConnection::open(&self.url, tls.as_ref());
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(match trust_problem(&error) {
-                Some(problem) => NoAnswer::Untrusted {
-                    url: self.url.to_string(),
-                    problem,
-                },
-                None => self.no_connection(error),
-            }),
+            Ok(Err(error)) => Err(self.no_connection(error)),
             Err(_) => Err(self.no_connection(io::ErrorKind::TimedOut.into())),
         }
     }
@@ -242,7 +256,13 @@ impl Client {
 
     fn no_connection(&self, error: io::Error) -> NoAnswer {
         let url = self.url.to_string();
-        NoAnswer::Connect { url, error }
+        if let Some(problem) = encryption::trust_problem(&error) {
+            return NoAnswer::Untrusted { url, problem };
+        }
+        match encryption::refusal(&error) {
+            Some(problem) => NoAnswer::CertificateRefused { url, problem },
+            None => NoAnswer::Connect { url, error },
+        }
     }
 
     fn timed_out(&self) -> NoAnswer {
@@ -252,7 +272,10 @@ impl Client {
 
     fn broken(&self, error: hyper::Error) -> NoAnswer {
         let url = self.url.to_string();
-        NoAnswer::Broken { url, error }
+        match encryption::refusal_of_request(&error) {
+            Some(problem) => NoAnswer::CertificateRefused { url, problem },
+            None => NoAnswer::Broken { url, error },
+        }
     }
 }
 
@@ -300,37 +323,6 @@ fn sensitive(text: &str) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
-}
-
-fn connector(authorities: Option<&[CertificateDer<'static>]>) -> Result<TlsConnector, String> {
-    let config = tls::client_config(tls::trusted(authorities)?, None);
-    let mut config = config.map_err(|error| error.to_string())?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// Why the other side is not trusted, and what to do; none if the error is another one.
-fn trust_problem(error: &io::Error) -> Option<&'static str> {
-    let error: &rustls::Error = error.get_ref()?.downcast_ref()?;
-    if *error == rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) {
-        return Some("it speaks plain HTTP; write http:// instead of https://");
-    }
-    let rustls::Error::InvalidCertificate(error) = error else {
-        return None;
-    };
-    Some(match CertificateFault::of(error) {
-        CertificateFault::UnknownAuthority => {
-            "its certificate is not from an authority that is trusted; name that authority with --ca-file or LEASEHOLD_CA_FILE"
-        }
-        CertificateFault::OtherName => {
-            "its certificate is for another name; use that name in the URL"
-        }
-        CertificateFault::Expired => "its certificate has expired",
-        CertificateFault::NotValidYet => {
-            "its certificate is not valid yet; check the clock of this machine"
-        }
-        CertificateFault::Other => "its certificate cannot be verified",
-    })
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {

@@ -58,7 +58,10 @@ pub(crate) fn trusted(
         let of_system = rustls_native_certs::load_native_certs().certs;
         roots.add_parsable_certificates(of_system);
         return match roots.is_empty() {
-            true => Err("this system has no root certificates".to_owned()),
+            true => Err(
+                "this system has no root certificates; name the file with those of an authority"
+                    .to_owned(),
+            ),
             false => Ok(roots),
         };
     };

@@ -264,7 +264,7 @@ impl<'a> Acquisition<'a> {
             Ok(answer) => ClientError::refused(answer, self.client.url()),
             Err(error) => ClientError::no_answer(error),
         };
-        if matches!(answer, Err(NoAnswer::Untrusted { .. })) {
+        if answer.is_err_and(NoAnswer::is_final) {
             return Err(error);
         }
         let pause = self.pauses.next(answer.ok());

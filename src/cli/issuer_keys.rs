@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::rereads::RereadCounts;
 use crate::client::{Call, Client, ServiceUrl};
 use crate::config::{ClientKey, JwksSource, JwtConfig, SigningKey};
-use crate::http::{Audit, IssuerKeys, TokenVerifier};
+use crate::http::{Audit, IssuerKeys, KeysState, TokenVerifier};
 use crate::server::shutdown::ReloadSignals;
 
 /// How long a fetch may take.
@@ -129,10 +129,17 @@ impl IssuerFollower<'_> {
                 if self.last_problem.as_ref() != Some(&problem) {
                     self.counts.failed.increment(1);
                     self.audit.keys_changed(false);
-                    tracing::warn!(
-                        problem,
-                        "cannot read the keys of the issuer of tokens; those of before are used until jwt.jwks_stale_max"
-                    );
+                    if self.keys.current_state() == KeysState::Unknown {
+                        tracing::error!(
+                            problem,
+                            "cannot read the keys of the issuer of tokens, and none are known; all tokens are refused"
+                        );
+                    } else {
+                        tracing::warn!(
+                            problem,
+                            "cannot read the keys of the issuer of tokens; those of before are used until jwt.jwks_stale_max"
+                        );
+                    }
                     self.last_problem = Some(problem);
                 }
                 drop_stale(self.keys);
@@ -199,7 +206,7 @@ fn prepare(source: &JwksSource, algorithms: &[Algorithm]) -> Result<Prepared, St
             let key = token.clone().map(ClientKey::from_file).transpose()?;
             // It has just been read. The client would read it once more, on the thread that accepts connections.
             let key = key.map(ClientKey::as_read);
-            let client = Client::new(parsed, key, authorities.as_deref())?;
+            let client = Client::new(parsed, key, authorities.as_deref(), None)?;
             Ok(Prepared::Client(Box::new(client)))
         }
     }

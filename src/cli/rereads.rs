@@ -8,7 +8,7 @@ use metrics::Counter;
 
 use super::{certificate_files, issuer_keys, key_files};
 use crate::config::{Auth, Config};
-use crate::http::{Access, Audit, IssuerKeys};
+use crate::http::{Access, Audit, IssuerKeys, KeysState};
 use crate::server::ServerTls;
 use crate::server::shutdown::ReloadSignals;
 use crate::telemetry::Metrics;
@@ -53,7 +53,7 @@ pub(super) fn follow_issuer(
     audit: Audit,
 ) -> io::Result<impl Future<Output = Infallible> + use<>> {
     let counts = RereadCounts::of_issuer(metrics);
-    let (counted, aged) = (access.clone(), access.clone());
+    let (counted, aged, current) = (access.clone(), access.clone(), access.clone());
     metrics.sampled_gauge(
         "leasehold_jwks_keys",
         "Keys of the issuer of tokens that are used; 0 if they are not known or too old.",
@@ -70,6 +70,17 @@ pub(super) fn follow_issuer(
         move || {
             let age = aged.issuer_keys().and_then(IssuerKeys::age);
             age.unwrap_or_default().as_secs_f64()
+        },
+    );
+    metrics.sampled_gauge(
+        "leasehold_jwks_outdated",
+        "Whether the keys of the issuer of tokens could not be read the last time, or have not been read yet.",
+        &[],
+        move || {
+            let state = current.issuer_keys().map(IssuerKeys::current_state);
+            f64::from(u8::from(
+                state.is_some_and(|state| state != KeysState::Current),
+            ))
         },
     );
     let reloads = ReloadSignals::listen(config.reloads())?;

@@ -12,7 +12,7 @@ use hyper::StatusCode;
 
 use super::say::Say;
 use super::{Environment, Exit, flags};
-use crate::client::{Call, Client, NoAnswer, Repeat, ServiceAnswer, ServiceUrl};
+use crate::client::{Call, CertificateFiles, Client, NoAnswer, Repeat, ServiceAnswer, ServiceUrl};
 use crate::config::{ClientKey, Secret, certificates_in, check_variables};
 use crate::domain::duration;
 
@@ -20,6 +20,8 @@ use crate::domain::duration;
 pub(super) const NOTICE_AFTER: Duration = Duration::from_secs(1);
 const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const CA_VARIABLE: &str = "LEASEHOLD_CA_FILE";
+const CERT_VARIABLE: &str = "LEASEHOLD_CLIENT_CERT_FILE";
+const CERT_KEY_VARIABLE: &str = "LEASEHOLD_CLIENT_KEY_FILE";
 const KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 const KEY_FILE_VARIABLE: &str = "LEASEHOLD_API_KEY_FILE";
 /// About how many files a command has open at a time, or fewer.
@@ -95,7 +97,7 @@ impl ClientError {
     }
 
     pub(super) fn no_answer(error: &NoAnswer) -> Self {
-        if let NoAnswer::Untrusted { .. } = error {
+        if error.is_final() {
             return Self::Misconfigured(error.to_string());
         }
         Self::Unreachable(format!(
@@ -114,22 +116,38 @@ pub(super) fn url_argument(help: &'static str) -> Arg {
         .help(help)
 }
 
-/// `--url`, `--ca-file` and `--api-key-file`.
-pub(super) fn arguments() -> [Arg; 3] {
+/// `--url`, and the files of certificates and of the key.
+pub(super) fn arguments() -> [Arg; 5] {
+    let file = |id: &'static str, flag: &'static str, help: &'static str| {
+        Arg::new(id)
+            .long(flag)
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help_heading("Service")
+            .help(help)
+    };
     [
         url_argument("The service to ask [env: LEASEHOLD_URL] [default: http://127.0.0.1:7625]"),
-        Arg::new("ca_file")
-            .long("ca-file")
-            .value_name("FILE")
-            .value_parser(value_parser!(PathBuf))
-            .help_heading("Service")
-            .help("For https: the certificates of the only authorities to trust, in PEM form [env: LEASEHOLD_CA_FILE] [default: those of the system]"),
-        Arg::new("api_key_file")
-            .long("api-key-file")
-            .value_name("FILE")
-            .value_parser(value_parser!(PathBuf))
-            .help_heading("Service")
-            .help("The file with the key [env: LEASEHOLD_API_KEY_FILE, or the key in LEASEHOLD_API_KEY]"),
+        file(
+            "ca_file",
+            "ca-file",
+            "For https: the certificates of the only authorities to trust, in PEM form [env: LEASEHOLD_CA_FILE] [default: those of the system]",
+        ),
+        file(
+            "client_cert_file",
+            "client-cert-file",
+            "For https: the certificate to show to a service that asks for one, in PEM form [env: LEASEHOLD_CLIENT_CERT_FILE]",
+        ),
+        file(
+            "client_key_file",
+            "client-key-file",
+            "The private key of that certificate [env: LEASEHOLD_CLIENT_KEY_FILE]",
+        ),
+        file(
+            "api_key_file",
+            "api-key-file",
+            "The file with the key [env: LEASEHOLD_API_KEY_FILE, or the key in LEASEHOLD_API_KEY]",
+        ),
     ]
 }
 
@@ -142,6 +160,8 @@ pub(super) fn client(
     let options = ServiceOptions {
         url: matches.get_one::<ServiceUrl>("url").cloned(),
         ca_file: file("ca_file"),
+        cert_file: file("client_cert_file"),
+        cert_key_file: file("client_key_file"),
         key_file: file("api_key_file"),
     };
     options.client(environment)
@@ -168,6 +188,8 @@ pub(super) fn client_if_named(
 struct ServiceOptions {
     url: Option<ServiceUrl>,
     ca_file: Option<PathBuf>,
+    cert_file: Option<PathBuf>,
+    cert_key_file: Option<PathBuf>,
     key_file: Option<PathBuf>,
 }
 
@@ -180,19 +202,36 @@ impl ServiceOptions {
             Some(url) => url,
             None => url_in(environment)?,
         };
-        let authorities = match url.is_encrypted() {
-            true => self.ca_file.or_else(|| file(CA_VARIABLE)),
-            false => None,
-        };
-        let authorities = authorities.map(|file| certificates_in(&file)).transpose();
-        let authorities = authorities.map_err(ClientError::Misconfigured)?;
         let key_file = self.key_file.or_else(|| file(KEY_FILE_VARIABLE));
         let key = key(key_file, environment)?;
-        let client = Client::new(url, key, authorities.as_deref());
-        client.map_err(|problem| {
-            ClientError::Misconfigured(format!("{problem}; set --ca-file or {CA_VARIABLE}"))
-        })
+        let (mut authorities, mut certificate) = (None, None);
+        if url.is_encrypted() {
+            let ca_file = self.ca_file.or_else(|| file(CA_VARIABLE));
+            let read = ca_file.map(|file| certificates_in(&file)).transpose();
+            authorities = read.map_err(ClientError::Misconfigured)?;
+            certificate = certificate_files(
+                self.cert_file.or_else(|| file(CERT_VARIABLE)),
+                self.cert_key_file.or_else(|| file(CERT_KEY_VARIABLE)),
+            )?;
+        }
+        Client::new(url, key, authorities.as_deref(), certificate)
+            .map_err(ClientError::Misconfigured)
     }
+}
+
+fn certificate_files(
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+) -> Result<Option<CertificateFiles>, ClientError> {
+    let missing = match (certificate, key) {
+        (Some(certificate), Some(key)) => return Ok(Some(CertificateFiles { certificate, key })),
+        (None, None) => return Ok(None),
+        (Some(_), None) => format!("--client-key-file or {CERT_KEY_VARIABLE}"),
+        (None, Some(_)) => format!("--client-cert-file or {CERT_VARIABLE}"),
+    };
+    Err(ClientError::Misconfigured(format!(
+        "a certificate and its key belong together; set {missing} too"
+    )))
 }
 
 /// The URL in the environment, or the default. An empty one is refused: another service than the one that was meant would
@@ -261,6 +300,8 @@ pub(super) fn variables(matches: &ArgMatches, client: &Client) -> Vec<(&'static 
     for (name, variable) in [
         ("api_key_file", KEY_FILE_VARIABLE),
         ("ca_file", CA_VARIABLE),
+        ("client_cert_file", CERT_VARIABLE),
+        ("client_key_file", CERT_KEY_VARIABLE),
     ] {
         if let Some(file) = matches.get_one::<PathBuf>(name) {
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());

@@ -17,8 +17,7 @@ use super::say::{Say, Verbosity};
 use super::service::{self, ClientError};
 use super::{Environment, Exit, arguments, flags, views};
 use crate::client::{
-    Call, Client, EventStream, NoAnswer, Repeat, RetryPauses, ServiceAnswer, StreamAnswer,
-    StreamedEvent,
+    Call, Client, EventStream, Repeat, RetryPauses, ServiceAnswer, StreamAnswer, StreamedEvent,
 };
 use crate::domain::{LockName, text};
 
@@ -186,7 +185,7 @@ impl LockWatch {
                     let error = ClientError::refused(&answer, self.client.url());
                     (error, Some(answer))
                 }
-                Err(error @ NoAnswer::Untrusted { .. }) => {
+                Err(error) if error.is_final() => {
                     return Err(ClientError::no_answer(&error));
                 }
                 Err(error) => (ClientError::no_answer(&error), None),

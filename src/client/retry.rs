@@ -51,7 +51,8 @@ impl Repeat {
     fn allows(self, answered: &Result<ServiceAnswer, NoAnswer>) -> bool {
         match (self, answered) {
             (_, Ok(answer)) if !answer.is_temporary() => false,
-            (Self::Never, _) | (_, Err(NoAnswer::Untrusted { .. })) => false,
+            (Self::Never, _) => false,
+            (_, Err(error)) if error.is_final() => false,
             (Self::Always, _) | (Self::IfNotExecuted, Err(NoAnswer::Connect { .. })) => true,
             (Self::IfNotExecuted, Ok(answer)) => answer.body["outcome"] == "nothing_done",
             (Self::IfNotExecuted, Err(_)) => false,

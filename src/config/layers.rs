@@ -16,9 +16,11 @@ use super::traces;
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
 /// Variables of clients and their commands. They may be in the environment of a server, which ignores them.
-const OF_CLIENTS: [&str; 8] = [
+const OF_CLIENTS: [&str; 10] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_CA_FILE",
+    "LEASEHOLD_CLIENT_CERT_FILE",
+    "LEASEHOLD_CLIENT_KEY_FILE",
     "LEASEHOLD_LOCK_NAME",
     "LEASEHOLD_LOCK_TOKEN",
     "LEASEHOLD_FENCING_TOKEN",

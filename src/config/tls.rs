@@ -32,6 +32,19 @@ pub struct TlsIdentity {
     pub key: Arc<PrivateKeyDer<'static>>,
 }
 
+impl TlsIdentity {
+    /// The certificate in one file and the key in another. Whether they belong together is not checked.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with a file.
+    pub fn in_files(certificate: &Path, key: &Path) -> Result<Self, String> {
+        Ok(Self {
+            chain: certificates_in(certificate)?,
+            key: Arc::new(private_key_in(key)?),
+        })
+    }
+}
+
 impl PartialEq for TlsIdentity {
     fn eq(&self, other: &Self) -> bool {
         self.chain == other.chain && self.key.secret_der() == other.key.secret_der()

@@ -35,8 +35,10 @@ mod unread;
 mod unread_log;
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
+use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::RwLockWriteGuard;
@@ -58,6 +60,7 @@ const MIB: usize = 1024 * 1024;
 /// The binary under attack.
 struct Attacked {
     serving: Serving,
+    pid: Pid,
     address: SocketAddr,
     /// Its resident memory before the first request.
     at_rest: usize,
@@ -72,10 +75,11 @@ impl Attacked {
         let turn = TURN.write().await;
         let quiet = ["--log-requests", "off", "--server-drain-delay", "0s"];
         let flags = permitted::flags(&[&quiet, arguments].concat());
-        let serving = Serving::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+        let (serving, pid) = start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
         let mut attacked = Self {
             address: serving.address(),
             serving,
+            pid,
             at_rest: 0,
             permitted: permitted::memory(&flags),
             _turn: turn,
@@ -119,7 +123,7 @@ impl Attacked {
     }
 
     fn proc(&self, file: &str) -> String {
-        std::fs::read_to_string(format!("/proc/{}/{file}", self.serving.pid())).unwrap()
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap()
     }
 
     /// How often a limit has refused or ended a request or connection.
@@ -167,6 +171,23 @@ impl Attacked {
         let [rest, after] = [self.at_rest, after].map(|bytes| bytes / MIB);
         println!("memory: {rest} MiB before, {most} MiB at most of {permitted}, {after} MiB after");
     }
+}
+
+/// Starts the binary, or the program that `scripts/image` names, which runs it in a container and writes the id of its process
+/// to the file with `.pid` at the end.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a knob of the tests is no configuration of the service"
+)]
+fn start(flags: &[&str]) -> (Serving, Pid) {
+    let Ok(program) = std::env::var("LEASEHOLD_ABUSE_PROGRAM") else {
+        let serving = Serving::start(flags);
+        let pid = serving.pid();
+        return (serving, pid);
+    };
+    let serving = Serving::start_as(Command::new(&program), flags);
+    let pid = std::fs::read_to_string(program + ".pid").unwrap();
+    (serving, Pid::from_raw(pid.trim().parse().unwrap()))
 }
 
 /// Whether to attack in full size and to time the bystander: `scripts/abuse`, on an otherwise idle machine.

@@ -1,10 +1,13 @@
 //! What the manifests and the examples for Kubernetes say holds for the binary: how long it takes to stop, and what its
 //! commands do. `scripts/check-k8s` compares them with the schemas.
 
+use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use leasehold::config::check_variables;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::Client;
@@ -52,6 +55,32 @@ fn a_pod_has_drained_before_it_is_killed() {
     let rest = Duration::from_secs(5);
     assert!(delay + timeout + rest <= grace(), "{delay:?} {timeout:?}");
     assert!(!DEPLOYMENT.contains("preStop"), "its time would be added");
+}
+
+/// A process with a variable that it does not know does not start.
+#[test]
+fn the_manifests_set_variables_that_exist() {
+    let k8s = Path::new(env!("CARGO_MANIFEST_DIR")).join("k8s");
+    let directories = ["base", "components", "overlays"].map(|name| k8s.join(name));
+    let entries = |directory: &Path| {
+        fs::read_dir(directory)
+            .unwrap()
+            .map(|it| it.unwrap().path())
+    };
+    let mut files: Vec<_> = directories.iter().flat_map(|it| entries(it)).collect();
+    let within: Vec<_> = files.extract_if(.., |path| path.is_dir()).collect();
+    files.extend(within.iter().flat_map(|it| entries(it)));
+    let mut variables: Vec<(OsString, OsString)> = Vec::new();
+    for text in files.iter().map(|file| fs::read_to_string(file).unwrap()) {
+        let set = text
+            .lines()
+            .map(|line| line.trim_start().trim_start_matches("- "));
+        let set = set.filter(|line| line.starts_with("LEASEHOLD_"));
+        let set = set.filter_map(|line| line.split_once('='));
+        variables.extend(set.map(|(name, value)| (name.into(), value.into())));
+    }
+    assert!(variables.len() > 15, "{variables:?}");
+    check_variables(&variables).unwrap();
 }
 
 /// With the settings of the manifests, and requests that wait for much longer than the pod has.

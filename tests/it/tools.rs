@@ -3,6 +3,7 @@
 //!
 //! `scripts/setup-tests` installs them under `target/`.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -151,6 +152,30 @@ fn the_bill_of_materials_has_what_is_in_the_binary() {
             assert!(known.iter().any(|known| known["bom-ref"] == *on), "{on}");
         }
     }
+}
+
+/// The builder of the image has only the files that `.dockerignore` lets through. Cargo looks for those of each target that the
+/// manifest names without a path, and once found no benchmark there.
+#[test]
+fn the_files_that_the_image_is_built_from_are_a_package() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let context = tempfile::tempdir().unwrap();
+    let let_through = include_str!("../../.dockerignore");
+    for name in let_through
+        .lines()
+        .filter_map(|line| line.strip_prefix('!'))
+    {
+        let (file, copy) = (root.join(name), context.path().join(name));
+        match file.is_dir() {
+            true => symlink(&file, &copy).unwrap(),
+            false => drop(std::fs::copy(&file, &copy).unwrap()),
+        }
+    }
+    let mut read = tool("cargo");
+    read.current_dir(context.path())
+        .args(["metadata", "--no-deps", "--offline", "--locked"])
+        .args(["--format-version", "1"]);
+    assert_clean(&read.output().unwrap());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use super::super::Exit;
 use crate::server::shutdown::Stop;
 
-const OF_SERVICE: [(&str, &str); 4] = [
+const OF_SERVICE: [(&str, &str); 6] = [
     (
         "LEASEHOLD_URL",
         "The URL of the service; http://127.0.0.1:7625 without it.",
@@ -18,6 +18,14 @@ const OF_SERVICE: [(&str, &str); 4] = [
     (
         "LEASEHOLD_CA_FILE",
         "For https: the certificates of the only authorities to trust.",
+    ),
+    (
+        "LEASEHOLD_CLIENT_CERT_FILE",
+        "For https: the certificate to show to a service that asks for one.",
+    ),
+    (
+        "LEASEHOLD_CLIENT_KEY_FILE",
+        "The private key of that certificate.",
     ),
     ("LEASEHOLD_API_KEY", "The key of the service."),
     ("LEASEHOLD_API_KEY_FILE", "The file with the key."),

@@ -25,6 +25,8 @@ pub(in crate::http) enum AccessRefusal {
     Unauthorized,
     /// Its token is not valid.
     InvalidToken,
+    /// Its token cannot be verified without the keys of the issuer.
+    IssuerUnavailable,
     /// Its peer sent too many requests without a valid key.
     RateLimited,
     /// The role of its key does not allow the operation.
@@ -39,9 +41,10 @@ pub(in crate::http) enum AccessRefusal {
 
 impl AccessRefusal {
     /// Every reason, in the order of the variants.
-    pub(in crate::http) const ALL: [Self; 7] = [
+    pub(in crate::http) const ALL: [Self; 8] = [
         Self::Unauthorized,
         Self::InvalidToken,
+        Self::IssuerUnavailable,
         Self::RateLimited,
         Self::Role,
         Self::Rule,
@@ -54,6 +57,7 @@ impl AccessRefusal {
         match self {
             Self::Unauthorized => "unauthorized",
             Self::InvalidToken => "invalid_token",
+            Self::IssuerUnavailable => "issuer_unavailable",
             Self::RateLimited => "rate_limited",
             Self::Role => "role",
             Self::Rule => "rule",
@@ -86,7 +90,10 @@ impl Problem {
     fn issuer_unavailable(detail: &'static str, retry_after: Duration) -> Self {
         let mut refusal = Self::new(Code::IssuerUnavailable, detail);
         refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
-        refusal.retry_after(retry_after)
+        // No failure of the service, of which each has a line in the log: anybody can send what looks like a token.
+        refusal
+            .refused_for(AccessRefusal::IssuerUnavailable)
+            .retry_after(retry_after)
     }
 
     /// The token of the request is not valid, or no longer.

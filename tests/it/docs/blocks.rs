@@ -13,14 +13,13 @@ use super::shell::{SHELLS, Shell, blocks};
 use crate::process::Serving;
 
 /// Programs that are replaced.
-const REPLACED: [&str; 17] = [
+const REPLACED: [&str; 16] = [
     "docker",
     "kubectl",
     "kind",
     "buildah",
     "skopeo",
-    "mmdebstrap",
-    "rustc",
+    "apt-get",
     "cargo",
     "git",
     "redis-cli",
@@ -40,7 +39,7 @@ const FILES: [&str; 5] = [
     "read-key",
     "report.csv",
 ];
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 14] = [
     "backup.sh",
     "report.sh",
     "schedule.sh",
@@ -51,6 +50,7 @@ const SCRIPTS: [&str; 13] = [
     "second-step.sh",
     "scripts/bench",
     "scripts/check-k8s",
+    "scripts/image",
     "scripts/release",
     "scripts/sbom",
     "scripts/setup-tests",

@@ -1,5 +1,6 @@
 //! An issuer of tokens: its keys, the key sets that it publishes, and what it signs.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -158,33 +159,43 @@ pub(super) fn claims(subject: &str, seconds: u64) -> Value {
 /// Publishes a key set at a URL.
 pub(super) struct Published {
     pub(super) url: String,
+    pub(super) address: SocketAddr,
     /// `None` while it accepts connections and says nothing.
     answer: Arc<Mutex<Option<(u16, String)>>>,
     fetches: Arc<AtomicUsize>,
+    last_head: Arc<Mutex<String>>,
     _server: AbortOnDropHandle<()>,
 }
 
 impl Published {
     pub(super) async fn new(set: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/jwks", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
+        let url = format!("http://{address}/jwks");
         let answer = Arc::new(Mutex::new(Some((200, set))));
         let fetches = Arc::new(AtomicUsize::new(0));
+        let last_head = Arc::new(Mutex::new(String::new()));
         let (answers, counted) = (Arc::clone(&answer), Arc::clone(&fetches));
+        let heads = Arc::clone(&last_head);
         let server = tokio::spawn(async move {
             let mut unanswered = Vec::new();
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
                 match answers.lock().unwrap().clone() {
-                    Some((status, body)) => drop(tokio::spawn(answer_with(stream, status, body))),
+                    Some((status, body)) => {
+                        let answered = answer_with(stream, status, body, Arc::clone(&heads));
+                        drop(tokio::spawn(answered));
+                    }
                     None => unanswered.push(stream),
                 }
             }
         });
         Self {
             url,
+            address,
             answer,
             fetches,
+            last_head,
             _server: AbortOnDropHandle::new(server),
         }
     }
@@ -198,12 +209,22 @@ impl Published {
         *self.answer.lock().unwrap() = None;
     }
 
+    /// The head of the last request.
+    pub(super) fn last_head(&self) -> String {
+        self.last_head.lock().unwrap().clone()
+    }
+
     pub(super) fn fetches(&self) -> usize {
         self.fetches.load(Ordering::SeqCst)
     }
 }
 
-async fn answer_with(mut stream: TcpStream, status: u16, body: String) {
+async fn answer_with(
+    mut stream: TcpStream,
+    status: u16,
+    body: String,
+    last_head: Arc<Mutex<String>>,
+) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
@@ -211,6 +232,7 @@ async fn answer_with(mut stream: TcpStream, status: u16, body: String) {
             Err(_) => return,
         }
     }
+    *last_head.lock().unwrap() = String::from_utf8(head).unwrap();
     let length = body.len();
     let answer = format!(
         "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"

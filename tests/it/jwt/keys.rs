@@ -2,9 +2,13 @@
 
 use std::fs;
 
+use nix::sys::signal::Signal;
+
 use super::issuer::{Published, Signer, WORKER, claims, key_set};
 use super::{Accepting, Keys, worker_token};
+use crate::support::certificates::Authority;
 use crate::support::eventually;
+use crate::support::tls_front::TlsFront;
 
 fn both() -> [String; 2] {
     let [one, other] = [Signer::rsa().jwk("1"), Signer::other_rsa().jwk("2")];
@@ -165,6 +169,82 @@ async fn a_service_starts_without_its_issuer() {
         async || (service.acquire("a/1", &worker_token()).await.status == 201).then_some(()),
     )
     .await;
+}
+
+/// Anybody can send what looks like a token, and nobody can know what it is worth.
+#[tokio::test]
+async fn requests_that_cannot_be_judged_are_counted_and_do_not_fill_the_log() {
+    let [one, _] = both();
+    let published = Published::new(one.clone()).await;
+    published.answer(500, "");
+    let further = ["--jwt-jwks-refresh-min", "10ms", "--auth-failures-max", "2"];
+    let further = [&further[..], &["--auth-metrics", "none"]].concat();
+    let mut service = Accepting::start(&Keys::Url(&published), &further);
+    for _ in 0..20 {
+        let refused = service.acquire("a/1", &worker_token()).await;
+        assert_eq!(refused.status, 503, "{}", refused.body);
+        assert_eq!(refused.body["code"], "issuer_unavailable");
+        assert_eq!(refused.body["outcome"], "nothing_done");
+    }
+    let page = service.text("/metrics", "").await;
+    for line in [
+        "leasehold_access_refusals_total{reason=\"issuer_unavailable\"} 20",
+        "leasehold_jwks_outdated 1",
+        "leasehold_jwks_keys 0",
+    ] {
+        assert!(page.lines().any(|of_page| of_page == line), "{line}");
+    }
+    published.answer(200, &one);
+    eventually("tokens are verified", async || {
+        (service.acquire("a/1", &worker_token()).await.status == 201).then_some(())
+    })
+    .await;
+    let page = service.text("/metrics", "").await;
+    assert!(page.contains("leasehold_jwks_outdated 0"), "{page}");
+    service.serving.signal(Signal::SIGTERM);
+    let log = service.serving.rest_of_log();
+    assert!(
+        log.contains("and none are known; all tokens are refused"),
+        "{log}"
+    );
+    let lines = log.matches("\"outcome\":\"issuer_unavailable\"").count();
+    assert!((5..20).contains(&lines), "{lines} lines: {log}");
+}
+
+/// As in Kubernetes, whose API server has an authority of its own and asks for a token.
+#[tokio::test]
+async fn the_keys_come_from_an_issuer_with_an_authority_of_its_own() {
+    let [one, _] = both();
+    let mut published = Published::new(one).await;
+    let [authority, other] = [(); 2].map(|()| Authority::new());
+    let front = TlsFront::start(published.address, &authority.files_for("localhost"));
+    published.url = format!("https://localhost:{}/jwks", front.port);
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    fs::write(&token, "token-of-this-service\n").unwrap();
+    let token = ["--jwt-jwks-token-file", token.to_str().unwrap()];
+    let of_own = ["--jwt-jwks-ca-file", &authority.file()];
+    let service = Accepting::start(&Keys::Url(&published), &[token, of_own].concat());
+    let granted = service.acquire("a/1", &worker_token()).await;
+    assert_eq!(granted.status, 201, "{}", granted.body);
+    let head = published.last_head().to_ascii_lowercase();
+    assert!(
+        head.contains("\r\nauthorization: bearer token-of-this-service\r\n"),
+        "{head}"
+    );
+    // Another authority has signed nothing here, so the token is not sent either.
+    let fetches = published.fetches();
+    let of_other = ["--jwt-jwks-ca-file", &other.file()];
+    let mut service = Accepting::start(&Keys::Url(&published), &[token, of_other].concat());
+    let refused = service.acquire("a/2", &worker_token()).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert_eq!(published.fetches(), fetches);
+    service.serving.signal(Signal::SIGTERM);
+    let log = service.serving.rest_of_log();
+    assert!(
+        log.contains("is not from an authority that is trusted"),
+        "{log}"
+    );
 }
 
 #[tokio::test]

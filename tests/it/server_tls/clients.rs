@@ -1,6 +1,7 @@
 //! Certificates of clients: whose they are, and which are refused.
 
 mod changes;
+mod commands;
 
 use std::path::PathBuf;
 use std::sync::Arc;
