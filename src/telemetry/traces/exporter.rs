@@ -148,7 +148,7 @@ impl ExportLoop {
             spans,
             stop,
             resource: resource(&config.service_name),
-            client: Client::new(url, None, config.authorities.as_deref())?,
+            client: Client::new(url, None, config.authorities.as_deref(), None)?,
             path: if is_complete { "" } else { PATH },
             headers: headers.ok_or("traces.headers has what cannot be sent in a header")?,
             connection: None,
