@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::record::{Action, Answer, History, Micros, Mode, Request, SECOND};
+use super::super::record::{Action, Answer, History, Micros, Mode, Request, SECOND, View};
 use super::bounds::is_open;
 
 /// How long the store certainly remembers a claim that has ended: a minute, less the duration of a request.
@@ -144,24 +144,19 @@ impl Part<'_> {
         for (number, request) in &self.requests {
             self.of_request(*number, request, &numbers, &leases, &mut operations);
         }
-        let owners = self.owners();
-        for (number, view) in self.history.views.iter().enumerate() {
-            if view.name == self.name {
-                let holders = view.holders.iter();
-                let holders = holders.filter_map(|(owner, fence)| {
-                    let claim = owners.get(owner.as_str())?;
-                    numbers.get(&(*claim, *fence)).copied()
-                });
-                operations.push(Operation {
-                    step: Step::View {
-                        holders: sorted(holders),
-                    },
-                    sent: view.sent,
-                    at: view.at,
-                    source: Source::View(number),
-                });
+        operations.extend(self.views().map(|(number, view, holders)| {
+            let holders = holders
+                .iter()
+                .filter_map(|holder| numbers.get(holder).copied());
+            Operation {
+                step: Step::View {
+                    holders: sorted(holders),
+                },
+                sent: view.sent,
+                at: view.at,
+                source: Source::View(number),
             }
-        }
+        }));
         // Answers at the same time count in this order: grants come first.
         operations.sort_by(|one, other| one.step.cmp(&other.step));
         LockHistory {
@@ -171,11 +166,24 @@ impl Part<'_> {
         }
     }
 
-    fn owners(&self) -> BTreeMap<&str, usize> {
+    /// The views of the lock with their numbers, and the claims and fences of the holders that they show. Those that say
+    /// nothing about a holder are left out.
+    fn views(&self) -> impl Iterator<Item = (usize, &View, Vec<(usize, u64)>)> {
         let claims = self.history.claims.iter().enumerate();
-        claims
-            .map(|(claim, terms)| (terms.owner.as_str(), claim))
-            .collect()
+        let owners = claims.map(|(claim, terms)| (terms.owner.as_str(), claim));
+        let owners: BTreeMap<_, _> = owners.collect();
+        let views = self.history.views.iter().enumerate();
+        let views = views.filter(|(_, view)| view.name == self.name);
+        views.filter_map(move |(number, view)| {
+            let known = view.holders.iter().filter_map(|(owner, fence)| {
+                let claim = *owners.get(owner.as_str())?;
+                Some((claim, self.history.fence_meant(view, claim, *fence)))
+            });
+            let known: Vec<_> = known.collect();
+            let mut claims = known.iter().map(|(claim, _)| *claim);
+            let is_doubtful = claims.any(|claim| self.history.is_doubtful(view, claim));
+            (!is_doubtful).then_some((number, view, known))
+        })
     }
 
     /// The leases by fence and claim.
@@ -204,12 +212,9 @@ impl Part<'_> {
                 }
             }
         }
-        let owners = self.owners();
-        for (number, view) in self.history.views.iter().enumerate() {
-            for (owner, fence) in view.holders.iter().filter(|_| view.name == self.name) {
-                if let Some(claim) = owners.get(owner.as_str()) {
-                    add(*fence, *claim, view.at, Source::View(number));
-                }
+        for (number, view, holders) in self.views() {
+            for (claim, fence) in holders {
+                add(fence, claim, view.at, Source::View(number));
             }
         }
         all
@@ -226,6 +231,9 @@ impl Part<'_> {
         // Views of a claim that never asked are evidence of nothing else: such a lease has no beginning.
         let asked = asked.unwrap_or(Micros::MAX);
         let unsure_from = self.unsure_from(claim, asked);
+        let history = self.history;
+        let asks = history.asks_for(claim, evidence.reporting.iter().copied(), evidence.at);
+        let all_asks = history.asks_for(claim, std::iter::empty(), Micros::MAX);
         let ends = own().filter_map(|(number, request)| {
             // A holder that was told of a loss has stopped, whatever the store knows.
             let was_told = request
@@ -235,7 +243,8 @@ impl Part<'_> {
             may_end.or(was_told.then_some(request.sent))
         });
         let evictions = self.requests.iter().filter_map(|(_, request)| {
-            let is_open = request.action == Action::Evict && is_open(request);
+            let is_unclear = is_open(request) || history.is_doubtful_eviction(request);
+            let is_open = request.action == Action::Evict && is_unclear;
             is_open.then_some(request.sent)
         });
         let shared =
@@ -253,7 +262,7 @@ impl Part<'_> {
             unsure_from,
             is_reported: !evidence.reporting.is_empty(),
             may_repeat: unsure_from <= evidence.at
-                || self.history.may_have_two_fences(claim)
+                || history.may_have_two_fences(&asks, &all_asks)
                 || evidence.at > asked.saturating_add(TOMBSTONE_TTL_MIN),
         }
     }
