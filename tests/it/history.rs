@@ -5,8 +5,9 @@
 //! from a seed (`plan`) and execute them (`scenes`, `actor`), while others only observe (`observe`). Faults happen one
 //! after the other, and each counts its observed effects (`faults`): a run in which a chosen fault had no effect is
 //! invalid, and so is one with too few grants. At the end the judge applies its rules (`judge`). Each rule names the
-//! guarantee that it checks, and tests show that it rejects a history that breaks it (`broken`). A second judge, which
-//! shares no rule with the first, searches for an order of the requests that explains all answers (`linear`).
+//! guarantee that it checks, and tests show that it rejects a history that breaks it (`broken`), and how far its excuses
+//! go (`excuses`). A second judge, which shares no rule with the first, searches for an order of the requests that
+//! explains all answers (`linear`).
 //!
 //! The same seed gives the same plans and the same order of faults; the outcomes depend on the machine. The report of a
 //! violation has the command to repeat the run, and the requests that show it.
@@ -15,6 +16,7 @@ mod actor;
 mod broken;
 mod chance;
 mod clock;
+mod excuses;
 mod failover;
 mod faults;
 mod fleet;

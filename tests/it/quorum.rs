@@ -3,7 +3,10 @@
 
 mod assignment;
 mod contenders;
+mod early_ends;
 mod failing;
+mod follow_ups;
+mod health;
 mod model;
 mod nodes;
 mod permits;

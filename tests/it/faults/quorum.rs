@@ -2,6 +2,7 @@
 //! majority nothing is granted. How each kind of failure is survived, whichever nodes it strikes, is in `minorities`.
 
 mod addresses;
+mod changes;
 mod listing;
 mod minorities;
 

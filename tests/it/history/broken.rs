@@ -111,17 +111,27 @@ fn a_waiter_that_overtakes_is_rejected_also_after_an_outage_of_the_store() {
         overtakes(history);
         history.outages.push(outage(Effect::Away, 1_600, 1_900));
     });
-    let node = |node| Outage {
+    let node = |node, from, until| Outage {
         node: Some(node),
-        ..outage(Effect::Minority, 1_600, 1_900)
+        ..outage(Effect::Minority, from, until)
     };
-    assert_broken(Rule::Fifo, |history| {
-        overtakes(history);
-        history.outages.push(node(0));
-    });
+    // One node that fails, several that are slow, and several that fail one after the other.
+    for outages in [
+        vec![node(0, 100, 2_400)],
+        vec![node(0, 1_600, 1_900), node(1, 1_600, 1_900)],
+        vec![node(0, 100, 2_200), node(1, 2_300, 4_400)],
+    ] {
+        assert_broken(Rule::Fifo, |history| {
+            overtakes(history);
+            history.outages.extend(outages);
+        });
+    }
     let mut history = valid();
     overtakes(&mut history);
-    history.outages.extend([node(0), node(1)]);
+    // A failure is seen in parts.
+    let in_parts = [node(1, 200, 1_700), node(1, 1_760, 2_400)];
+    history.outages.push(node(0, 100, 2_400));
+    history.outages.extend(in_parts);
     let (found, _) = judge(&history);
     assert!(found.iter().all(|violation| violation.rule != Rule::Fifo));
 }

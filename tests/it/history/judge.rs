@@ -93,6 +93,17 @@ pub(super) struct Counts {
     pub(super) views: usize,
     /// Overlaps with leases that a former primary reported, which the store does not exclude (`failover`).
     pub(super) former_primary_overlaps: usize,
+    /// What would be a violation, were it not excused by what a quorum does not promise, or by a machine that stood still.
+    pub(super) excused: Excused,
+}
+
+/// By rule.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Excused {
+    pub(super) orders: usize,
+    pub(super) events: usize,
+    pub(super) fences: usize,
+    pub(super) failures: usize,
 }
 
 impl Counts {
@@ -109,6 +120,10 @@ impl Counts {
         self.resets += other.resets;
         self.views += other.views;
         self.former_primary_overlaps += other.former_primary_overlaps;
+        self.excused.orders += other.excused.orders;
+        self.excused.events += other.excused.events;
+        self.excused.fences += other.excused.fences;
+        self.excused.failures += other.excused.failures;
     }
 }
 
@@ -159,9 +174,9 @@ pub(super) fn judge(history: &History) -> (Vec<Violation>, Counts) {
     exclusion::judge(&evidence, &mut found, &mut counts);
     fences::judge(&evidence, &mut found);
     queues::judge(&evidence, &mut found, &mut counts);
-    life::judge(&evidence, &mut found);
-    trouble::judge(&evidence, &mut found);
-    events::judge(&evidence, &mut found);
+    life::judge(&evidence, &mut found, &mut counts.excused);
+    trouble::judge(&evidence, &mut found, &mut counts.excused);
+    events::judge(&evidence, &mut found, &mut counts.excused);
     quorum::judge(&evidence, &mut found);
     for violation in &mut found {
         violation.what += &about(history, violation.at);

@@ -4,7 +4,7 @@
 //! away, nor within a minute of having kept an earlier part of the same lease until it ran out there. A lease that was
 //! renewed while all was well survives the failure of any one node.
 
-use super::record::{Action, Answer, Effect, History, Micros, Outage, Request, SECOND};
+use super::record::{Action, Answer, Effect, History, Micros, Outage, Request, SECOND, View};
 
 /// How long a node may take to get a lease with a renewal, on a busy machine.
 const RESTORING: Micros = SECOND / 2;
@@ -16,8 +16,27 @@ const REST: Micros = 5 * SECOND;
 /// After this time a node that has not answered has no say in an operation.
 const LATE: Micros = SECOND / 10;
 
-/// How long after a failure a node may still be late.
-const TOGETHER: Micros = SECOND;
+/// After this time, what a request has begun is decided or undone.
+const OPERATION: Micros = 2 * SECOND;
+
+/// How long the failures of one node may be apart, while its address is tried again.
+const AGAIN: Micros = SECOND / 5;
+
+/// Failures of several nodes that no majority survives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Together {
+    /// How long each of them lasts at least.
+    pub(super) at_least: Micros,
+    /// How far they may be apart.
+    pub(super) apart: Micros,
+}
+
+/// A time in which a node did not answer, or was slow.
+struct Failure {
+    node: usize,
+    from: Micros,
+    until: Micros,
+}
 
 impl History {
     /// Whether the lease that the claim requested at `asked` may be lost in this time, because of one node.
@@ -42,36 +61,156 @@ impl History {
             .unwrap_or(Micros::MAX)
     }
 
-    /// Whether a quorum may tell the claim two fencing tokens: it was requested at two processes at once, or the second
-    /// request did not hear a node in time that has the first token.
-    pub(super) fn may_have_two_fences(&self, claim: usize) -> bool {
-        let asks = || {
-            let own = self.requests.iter();
-            own.filter(|request| request.claim == Some(claim) && request.asks())
-        };
+    /// Whether a quorum may tell the claim two fencing tokens by two of these requests, one of each: they were under way at
+    /// two processes at once, or the second did not hear a node in time that has the first token.
+    pub(super) fn may_have_two_fences(&self, ones: &[&Request], others: &[&Request]) -> bool {
+        let are_apart = |one: &Request| others.iter().any(|other| self.are_apart(one, other));
+        self.bounds.is_quorum && ones.iter().any(|one| are_apart(one))
+    }
+
+    /// The acquires of the claim by which it may have got a lease: those of the requests that it was reported to, or else
+    /// all until it was seen.
+    pub(super) fn asks_for(
+        &self,
+        claim: usize,
+        reporting: impl Iterator<Item = usize>,
+        seen: Micros,
+    ) -> Vec<&Request> {
+        let reporting = reporting.map(|number| &self.requests[number]);
+        let asks: Vec<_> = reporting.filter(|request| request.asks()).collect();
+        if !asks.is_empty() {
+            return asks;
+        }
+        let own = self.requests.iter();
+        let own = own.filter(|request| request.claim == Some(claim) && request.asks());
+        own.filter(|request| request.sent <= seen).collect()
+    }
+
+    fn are_apart(&self, one: &Request, other: &Request) -> bool {
         let granted = |request: &Request| {
             let is_grant = |(_, answer): &&(_, Answer)| matches!(answer, Answer::Granted { .. });
             let granted = request.arrivals.iter().find(is_grant);
             granted.map_or(request.ended(), |(at, _)| *at)
         };
-        let is_apart = |one: &Request, other: &Request| {
-            let is_late = granted(other) - other.sent >= LATE;
-            let is_beside = other.sent <= granted(one);
-            one.process != other.process && one.sent <= other.sent && (is_beside || is_late)
+        let (first, second) = match one.sent <= other.sent {
+            true => (one, other),
+            false => (other, one),
         };
-        self.bounds.is_quorum && asks().any(|one| asks().any(|other| is_apart(one, other)))
+        let over = granted(first).saturating_add(OPERATION);
+        let is_late = granted(second) - second.sent >= LATE;
+        let is_released = || {
+            self.requests.iter().any(|request| {
+                request.claim == first.claim
+                    && request.action == Action::Release
+                    && request.sent > granted(first)
+                    && request.ended() < second.sent
+            })
+        };
+        first.process != second.process && (second.sent <= over || is_late) && !is_released()
     }
 
-    /// Whether more than one node failed or was slow at about the same time, which is no minority.
-    pub(super) fn has_no_majority(&self, from: Micros, until: Micros) -> bool {
-        let outages = || {
-            let outages = self.outages.iter();
-            outages.filter(|outage| outage.node.is_some() && outage.overlaps(from, until))
+    /// Whether a view of a quorum says nothing about this holder: nodes show a claim before a majority has recorded its
+    /// token, which may never be. Once a grant was reported, a majority has it.
+    pub(super) fn is_doubtful(&self, view: &View, claim: usize) -> bool {
+        let is_reported = self.fences_told(view, claim).any(|(at, _)| at < view.sent);
+        self.bounds.is_quorum && !is_reported
+    }
+
+    /// The fencing token that a view of a quorum means: while a node is silent, it may show one that nobody is given.
+    pub(super) fn fence_meant(&self, view: &View, claim: usize, shown: u64) -> u64 {
+        let told = || self.fences_told(view, claim);
+        if !self.bounds.is_quorum || told().any(|(_, fence)| fence == shown) {
+            return shown;
+        }
+        match told().min() {
+            Some((_, decided)) if self.has_silent_node(view) => decided,
+            Some(_) | None => shown,
+        }
+    }
+
+    /// Whether an eviction on a quorum may have ended a lease that it does not name: it reports what nodes had, and reaches
+    /// them one after the other. So it may meet a grant that is being decided.
+    pub(super) fn is_doubtful_eviction(&self, request: &Request) -> bool {
+        let is_of_lock =
+            |asked: &Request| asked.names.iter().any(|name| request.names.contains(name));
+        let is_during = |asked: &Request| {
+            let grants = asked.arrivals.iter();
+            let mut granted = grants.filter_map(|(at, answer)| match answer {
+                Answer::Granted { .. } => Some(*at),
+                _ => None,
+            });
+            let is_granted_later = granted.next().is_some_and(|at| request.sent <= at);
+            is_granted_later && asked.sent <= request.ended()
         };
-        let is_together = |one: &Outage, other: &Outage| {
-            one.node != other.node && one.overlaps(other.from, other.until + TOGETHER)
+        let mut asks = self.requests.iter().filter(|asked| asked.asks());
+        self.bounds.is_quorum && asks.any(|asked| is_of_lock(asked) && is_during(asked))
+    }
+
+    /// When the claim was told which tokens of the lock that a view is of.
+    fn fences_told<'a>(
+        &'a self,
+        view: &'a View,
+        claim: usize,
+    ) -> impl Iterator<Item = (Micros, u64)> + 'a {
+        let own = self.requests.iter();
+        let own = own.filter(move |request| request.claim == Some(claim));
+        let arrivals = own.flat_map(|request| &request.arrivals);
+        arrivals.filter_map(|(at, answer)| match answer {
+            Answer::Granted { leases, .. } => {
+                let mut leases = leases.iter();
+                let lease = leases.find(|lease| lease.name == view.name)?;
+                Some((*at, lease.fence))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether a node failed or was slow while the view was taken.
+    fn has_silent_node(&self, view: &View) -> bool {
+        let mut outages = self.outages.iter().filter(|outage| outage.node.is_some());
+        outages.any(|outage| outage.overlaps(view.sent, view.at))
+    }
+
+    /// Whether more than one node failed together in this time, which is no minority.
+    pub(super) fn has_no_majority(
+        &self,
+        (from, until): (Micros, Micros),
+        together: Together,
+    ) -> bool {
+        let mut failures = self.failures(together.at_least);
+        failures.retain(|failure| failure.from <= until && from <= failure.until);
+        let are_together = |one: &Failure, other: &Failure| {
+            one.node != other.node
+                && one.from <= other.until + together.apart
+                && other.from <= one.until + together.apart
         };
-        outages().any(|one| outages().any(|other| is_together(one, other)))
+        let mut ones = failures.iter();
+        ones.any(|one| failures.iter().any(|other| are_together(one, other)))
+    }
+
+    /// The failures of each node that last so long. What follows within a moment is the same failure.
+    fn failures(&self, at_least: Micros) -> Vec<Failure> {
+        let outages = self.outages.iter();
+        let of_nodes = outages.filter_map(|outage| {
+            Some(Failure {
+                node: outage.node?,
+                from: outage.from,
+                until: outage.until,
+            })
+        });
+        let mut of_nodes: Vec<_> = of_nodes.collect();
+        of_nodes.sort_unstable_by_key(|failure| (failure.node, failure.from));
+        let mut failures: Vec<Failure> = Vec::new();
+        for next in of_nodes {
+            match failures.last_mut() {
+                Some(last) if last.node == next.node && next.from <= last.until + AGAIN => {
+                    last.until = last.until.max(next.until);
+                }
+                _ => failures.push(next),
+            }
+        }
+        failures.retain(|failure| failure.until - failure.from >= at_least);
+        failures
     }
 
     fn losses_of_nodes(&self) -> impl Iterator<Item = &Outage> {

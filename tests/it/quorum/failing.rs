@@ -256,21 +256,6 @@ async fn nodes_keep_a_lease_until_its_holder_must_have_noticed_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn health_tells_which_nodes_vote() {
-    let process = Process::alone();
-    let health = process.quorum.health();
-    assert!(health.up && health.contacted);
-    let quorum = &health.findings[0];
-    assert_eq!((quorum.topic, quorum.is_fine), ("quorum", true));
-    assert_eq!(quorum.detail, "3 of 3 nodes vote, 2 are needed");
-    let of_nodes = health
-        .findings
-        .iter()
-        .filter(|finding| finding.topic == "node");
-    assert_eq!(of_nodes.count(), 3);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_notification_is_passed_on_once_a_majority_has_reported_it() {
     let process = Process::alone();
     let holding = claim();

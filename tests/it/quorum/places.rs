@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::nodes::Process;
-use crate::support::fixture::{Waiter, claim, rival};
+use super::nodes::{Process, unreachable};
+use crate::support::fixture::{SHORT, Waiter, claim, rival};
 use crate::support::scripted_store::Fate;
 
 /// A client repeats its request, which does not say where the claim was, and one node does not know it.
@@ -28,6 +28,40 @@ async fn a_claim_that_is_requested_again_keeps_its_place_although_a_node_has_for
             process.fixture.freed(&holding).await;
             process.fixture.still_waits(&mut second).await;
             process.fixture.granted_after_wait(&mut again).await;
+        }
+    }
+}
+
+/// One node is slow, silent or down while claims begin to wait and when the lock becomes free, or between the two.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_is_not_overtaken_whatever_one_node_does() {
+    let late = Duration::from_millis(150);
+    let fates = [
+        Fate::Late(late),
+        Fate::Delayed(late),
+        Fate::Delayed(SHORT),
+        Fate::Unanswered,
+        Fate::Lost,
+        unreachable(),
+    ];
+    for (node, fate) in (0..3).flat_map(|node| fates.iter().map(move |fate| (node, fate))) {
+        for [before, after] in [[true, true], [true, false], [false, true]] {
+            let process = Process::alone();
+            let fails = |is_failing| match is_failing {
+                true => process.meets(&[node], fate),
+                false => process.without(&[]),
+            };
+            let holding = claim();
+            process.fixture.granted(&holding).await;
+            fails(before);
+            let [mut first, mut second] = [rival(&holding), rival(&holding)].map(Waiter::new);
+            process.fixture.still_waits(&mut first).await;
+            process.fixture.still_waits(&mut second).await;
+            fails(after);
+            process.fixture.freed(&holding).await;
+            process.fixture.still_waits(&mut second).await;
+            process.fixture.granted_after_wait(&mut first).await;
+            process.fixture.granted_after_wait(&mut second).await;
         }
     }
 }

@@ -18,7 +18,7 @@ async fn a_held_lock_is_blocked_whichever_node_recovers() {
         let process = Process::alone();
         let held = claim();
         process.fixture.granted(&held).await;
-        process.nodes[recovering].begins_recovery();
+        process.nodes[recovering].recovers(true);
         assert_held(&process.fixture.acquire(&rival(&held)).await);
     }
 }
@@ -29,7 +29,7 @@ async fn a_lock_is_blocked_if_one_node_recovers_and_contenders_have_the_others()
         let process = Process::alone();
         let contender = claim();
         process.leave_at((recovering + 1) % 3, &contender).await;
-        process.nodes[recovering].begins_recovery();
+        process.nodes[recovering].recovers(true);
         assert_held(&process.fixture.acquire(&rival(&contender)).await);
     }
 }

@@ -10,8 +10,8 @@ use tokio::time::sleep;
 
 use super::nodes::{Process, is_granted, stores};
 use crate::support::fixture::{
-    SHORT, at_depth, claim, claim_on, deadline, for_short, hold_count, lock_of, name, only, reader,
-    rival,
+    SHORT, assert_held, at_depth, claim, claim_on, deadline, for_short, hold_count, lock_of, name,
+    only, reader, rival,
 };
 use crate::support::scripted_store::Fate;
 
@@ -32,6 +32,32 @@ async fn tokens_grow_whichever_majority_grants() {
         sleep(HOUR / 60).await;
         process.without(&[]);
         process.settled().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_may_have_the_nodes_in_another_order() {
+    let mut shared = stores(&[HOUR, HOUR / 2, Duration::ZERO]);
+    let one = Process::on(&shared);
+    shared.reverse();
+    let other = Process::on(&shared);
+    let held = claim();
+    let fence = one.fixture.granted(&held).await.holder.fence;
+    one.settled().await;
+    assert_held(&other.fixture.acquire(&rival(&held)).await);
+    let renewal = other.fixture.renewed(&held, None).await;
+    assert_eq!(renewal.lease.holder.fence, fence);
+    other.fixture.freed(&held).await;
+    let mut last = fence.get();
+    for down in 0..3 {
+        for process in [&one, &other] {
+            process.without(&[down]);
+            let fence = process.fence_of_next(&rival(&held)).await;
+            assert!(last < fence, "{last} then {fence} without node {down}");
+            last = fence;
+            process.without(&[]);
+            process.settled().await;
+        }
     }
 }
 

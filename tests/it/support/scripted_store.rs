@@ -68,6 +68,8 @@ pub(crate) struct ScriptedStore {
     fates_of_assignments: Mutex<VecDeque<Fate>>,
     /// The acquires so far.
     acquires: AtomicUsize,
+    /// The assignments of fencing tokens so far.
+    assignments: AtomicUsize,
     /// Whether it delays new grants, and lets claims wait in the queue of a free lock.
     is_recovering: AtomicBool,
     /// After how many holders it stops an eviction.
@@ -99,6 +101,7 @@ impl ScriptedStore {
             fates_of_polls: Mutex::default(),
             fates_of_assignments: Mutex::default(),
             acquires: AtomicUsize::new(0),
+            assignments: AtomicUsize::new(0),
             is_recovering: AtomicBool::new(false),
             evicted: None,
             health: None,
@@ -136,9 +139,9 @@ impl ScriptedStore {
         }
     }
 
-    /// Delays new grants from now on.
-    pub(crate) fn begins_recovery(&self) {
-        self.is_recovering.store(true, Ordering::Relaxed);
+    /// Sets whether it delays new grants.
+    pub(crate) fn recovers(&self, is_recovering: bool) {
+        self.is_recovering.store(is_recovering, Ordering::Relaxed);
     }
 
     /// A store that stops an eviction after `count` holders.
@@ -218,6 +221,11 @@ impl ScriptedStore {
     /// The number of acquires so far.
     pub(crate) fn acquires(&self) -> usize {
         self.acquires.load(Ordering::Relaxed)
+    }
+
+    /// The number of assignments of fencing tokens so far.
+    pub(crate) fn assignments(&self) -> usize {
+        self.assignments.load(Ordering::Relaxed)
     }
 
     /// The number of polls so far.

@@ -50,6 +50,9 @@ struct Seen {
     at: Instant,
     /// Whether it knows of every lease that it has granted: it has data, and does not wait for forgotten leases.
     remembers: bool,
+    /// Whether it has data, and waits so shortly that it remembers all leases that are alive when it is over: its processes
+    /// may poll again, or the leases that it may have forgotten end.
+    is_pausing: bool,
     /// Whether it waits for leases that it may have forgotten.
     is_waiting: bool,
     longest_ttl_ms: u64,
@@ -108,12 +111,7 @@ impl QuorumPeer {
 
     /// What an exchange has shown of this node.
     pub(super) fn note(&self, asked_at: Instant, wait: Duration, longest_ttl_ms: u64) {
-        self.put(Seen {
-            at: asked_at,
-            remembers: wait.is_zero(),
-            is_waiting: wait > self.peers.pause_max,
-            longest_ttl_ms,
-        });
+        self.put(self.peers.seen(asked_at, true, wait, longest_ttl_ms));
     }
 
     /// The longest TTL that any node knows of.
@@ -171,13 +169,9 @@ impl QuorumPeer {
             look.query_async(connection).await?;
         let [epoch] = epoch;
         let wait = Duration::from_millis(u64::try_from(grace_ms).unwrap_or_default());
-        self.put(Seen {
-            at: asked_at,
-            remembers: epoch.is_some() && wait.is_zero(),
-            is_waiting: wait > self.peers.pause_max,
-            longest_ttl_ms: longest_ttl_ms.unwrap_or_default(),
-        });
-        Ok(epoch.is_some())
+        let (has_data, longest_ttl_ms) = (epoch.is_some(), longest_ttl_ms.unwrap_or_default());
+        self.put(self.peers.seen(asked_at, has_data, wait, longest_ttl_ms));
+        Ok(has_data)
     }
 
     fn put(&self, seen: Seen) {
@@ -186,6 +180,18 @@ impl QuorumPeer {
 }
 
 impl QuorumPeers {
+    /// A node that was asked then, and whose grants wait for so long.
+    fn seen(&self, at: Instant, has_data: bool, wait: Duration, longest_ttl_ms: u64) -> Seen {
+        let is_waiting = wait > self.pause_max;
+        Seen {
+            at,
+            remembers: has_data && wait.is_zero(),
+            is_pausing: has_data && !wait.is_zero() && !is_waiting,
+            is_waiting,
+            longest_ttl_ms,
+        }
+    }
+
     /// How long grants of a node wait that has been seen empty `since`; none if other nodes should be asked first.
     fn wait_of(&self, number: usize, since: Instant, now: Instant) -> Option<Duration> {
         let seen = self.seen.lock().expect(UNPOISONED);
@@ -207,6 +213,13 @@ impl QuorumPeers {
         if are_enough && !recent.iter().any(have_leases) {
             // A lease would be at a majority of nodes that are all empty or silent: more than may fail at a time.
             return Some(Duration::ZERO);
+        }
+        // A pause ends sooner than the longest lease. A node that is silent since may not say so.
+        let pausing = others().filter_map(|(_, seen)| seen.as_ref());
+        let pausing = pausing.filter(|seen| is_recent(seen) && seen.is_pausing);
+        let pausing = pausing.filter(|seen| now.duration_since(seen.at) < SILENCE_MAX);
+        if known.len() + pausing.count() >= majority {
+            return None;
         }
         (has_waited || recent.len() == seen.len()).then_some(self.lease_max)
     }
@@ -264,6 +277,7 @@ mod tests {
         let empty = Seen {
             at: since,
             remembers: false,
+            is_pausing: false,
             is_waiting: false,
             longest_ttl_ms: 0,
         };
@@ -285,6 +299,7 @@ mod tests {
         Seen {
             at: Instant::now(),
             remembers: true,
+            is_pausing: false,
             is_waiting: false,
             longest_ttl_ms,
         }
@@ -338,5 +353,22 @@ mod tests {
         };
         let others = [Some((with_leases_of(9_000), 1)), Some((waits, 1))];
         assert_eq!(wait_with(&others, MILLI), Some(HOUR));
+    }
+
+    /// It has its data. Only a node that is silent may never tell that its pause is over.
+    #[test]
+    fn an_empty_node_waits_for_one_that_pauses_instead_of_the_longest_lease() {
+        let pauses = Seen {
+            remembers: false,
+            is_pausing: true,
+            ..with_leases_of(9_000)
+        };
+        let others = |later_ms| [Some((with_leases_of(9_000), 1)), Some((pauses, later_ms))];
+        assert_eq!(wait_with(&others(1), MILLI), None);
+        assert_eq!(wait_with(&others(4_000), SILENCE_MAX), None);
+        assert_eq!(wait_with(&others(1), SILENCE_MAX + MILLI), Some(HOUR));
+        let others = [Some((pauses, 1)), None];
+        assert_eq!(wait_with(&others, SILENCE_MAX - MILLI), None);
+        assert_eq!(wait_with(&others, SILENCE_MAX), Some(HOUR));
     }
 }

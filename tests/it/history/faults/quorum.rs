@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::actor::connect;
 use super::super::record::{Absence, Answer, Effect, Micros};
 use super::{Fault, Nemesis, Struck};
+use crate::support::EFFECT_TIMEOUT;
 use crate::support::redis_server::Persistence;
-use crate::support::{EFFECT_TIMEOUT, eventually_within};
 use crate::waiters::http1::Request;
 
 /// How long a node that was stopped may take to be silent.
@@ -17,6 +18,9 @@ const STOPS: Duration = Duration::from_millis(100);
 
 /// How long a process may take to say which nodes vote.
 const LOOKS: Duration = Duration::from_secs(2);
+
+/// The pause before it is asked again.
+const LOOKS_AGAIN: Duration = Duration::from_millis(50);
 
 /// The effect of a fault on a quorum, of which it strikes one node.
 pub(super) fn effect(fault: Fault, on_one: Effect) -> Effect {
@@ -68,21 +72,46 @@ impl Nemesis<'_> {
     /// that was away gets the leases of that time only by their renewals. If another node failed before, two would lack
     /// them, which is no minority.
     pub(super) async fn settle(&self) {
-        let all_vote = async || {
-            for process in 0..self.fleet.processes.len() {
-                if !self.has_all_votes(process).await {
-                    return None;
-                }
-            }
-            Some(())
-        };
         // A node that has lost leases waits until they have ended.
         let limit = self.ttl_max * 2 + EFFECT_TIMEOUT;
-        eventually_within(limit, "all nodes of the quorum vote", all_vote).await;
+        let give_up = Instant::now() + limit;
+        loop {
+            let missing = self.missing_votes().await;
+            if missing.is_empty() {
+                break;
+            }
+            let is_in_time = Instant::now() < give_up;
+            assert!(is_in_time, "votes are missing for {limit:?}: {missing:?}");
+            sleep(LOOKS_AGAIN).await;
+        }
         sleep(self.ttl_max).await;
     }
 
-    async fn has_all_votes(&self, process: usize) -> bool {
+    /// Why some node has no vote, as each process says.
+    async fn missing_votes(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for process in 0..self.fleet.processes.len() {
+            let Some(checks) = self.checks_of(process).await else {
+                missing.push(format!("process {process} does not answer"));
+                continue;
+            };
+            let of_quorum = |check: &&Value| check["name"] == "quorum" || check["name"] == "node";
+            let mut all_vote = false;
+            for check in checks.iter().filter(of_quorum) {
+                match check["ok"] == true {
+                    true => all_vote = true,
+                    false => missing.push(format!("process {process}: {check}")),
+                }
+            }
+            if !all_vote {
+                missing.push(format!("process {process} knows of no node that votes"));
+            }
+        }
+        missing
+    }
+
+    /// What a process has found at its last check of the nodes.
+    async fn checks_of(&self, process: usize) -> Option<Vec<Value>> {
         let request = Request {
             method: "GET",
             path: "/readyz?verbose",
@@ -93,15 +122,8 @@ impl Nemesis<'_> {
             let mut connection = connect(&self.fleet.addresses, process).await?;
             connection.ask(request).await
         });
-        let Ok(Ok(answer)) = asked.await else {
-            return false;
-        };
-        let health = answer.json();
-        let checks = health["checks"].as_array();
-        checks.is_some_and(|checks| {
-            let mut of_quorum = checks.iter().filter(|check| check["name"] == "quorum");
-            of_quorum.any(|check| check["ok"] == true)
-        })
+        let health = asked.await.ok()?.ok()?.json();
+        health["checks"].as_array().cloned()
     }
 
     /// Records that the node has been away from then until now, if it is one of a quorum.

@@ -2,14 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use super::super::minority::Together;
 use super::super::record::{Micros, SECOND, Watch, WatchEntry};
-use super::{Evidence, Grant, Rule, SETTLING, Violation, story};
+use super::{Evidence, Excused, Grant, Rule, SETTLING, Violation, story};
 
 /// How long an event may be in flight before an unexplained end of the watch.
 const UNDER_WAY: Micros = 3 * SECOND;
 
-/// For how long a quorum counts the reports of one event.
-const COUNTED: Micros = SECOND;
+/// How long a process may take to subscribe again to a node that it can reach.
+const SUBSCRIBING: Micros = SECOND;
+
+/// Failures after which processes subscribe again, at several nodes. What a node reports late, because it was slow for less
+/// than that, is counted.
+const UNSUBSCRIBED: Together = Together {
+    at_least: SECOND / 2,
+    apart: SUBSCRIBING,
+};
 
 /// A time without `reset`: every lease that begins and is reported within it must be among the events.
 struct Stretch {
@@ -18,7 +26,7 @@ struct Stretch {
     until: Micros,
 }
 
-pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, excused: &mut Excused) {
     for watch in &evidence.history.watches {
         let mut reported = BTreeSet::new();
         for (_, what) in &watch.entries {
@@ -32,10 +40,11 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 stretch.from < grant.requested
                     && grant.reported < until
                     && !reported.contains(&(grant.name, grant.fence))
-                    && !is_of_few_nodes(evidence, grant)
                     && !evidence.history.is_former_grant(grant.claim, grant.fence)
             });
-            let missing: Vec<_> = missing.collect();
+            let is_excused = |grant: &&Grant<'_>| is_of_few_nodes(evidence, grant);
+            let (of_few, missing) = missing.partition::<Vec<_>, _>(is_excused);
+            excused.events += of_few.len();
             if let Some(first) = missing.first() {
                 let what = format!(
                     "{} grants between {:.3} and {:.3} were never reported, the first is {} {}:{}",
@@ -56,8 +65,10 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
 /// failure it takes a moment until processes are subscribed to a node again. Events may come before the `reset` of that.
 fn is_of_few_nodes(evidence: &Evidence<'_>, grant: &Grant<'_>) -> bool {
     let from = grant.requested.saturating_sub(SETTLING);
-    let until = grant.reported + COUNTED;
-    evidence.history.has_no_majority(from, until)
+    let until = grant.reported + SUBSCRIBING;
+    evidence
+        .history
+        .has_no_majority((from, until), UNSUBSCRIBED)
 }
 
 /// Events that arrived until this time may have been in a socket since before a process was paused or cut off, with the

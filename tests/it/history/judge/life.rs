@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::super::record::{Action, Answer, End, Micros, Request, SECOND, View};
-use super::{Evidence, Grant, Rule, SETTLING, Violation, shown, story};
+use super::{Evidence, Excused, Grant, Rule, SETTLING, Violation, shown, story};
 
 /// How long a tombstone is certainly kept: the guaranteed minute, minus the duration of a request.
 const TOMBSTONE_TTL_MIN: Micros = 55 * SECOND;
@@ -18,7 +18,7 @@ const UNDER_WAY: Micros = 4 * SECOND;
 /// How long after the end of a lease its renewal must fail.
 const OVER: Micros = SECOND / 5;
 
-pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, excused: &mut Excused) {
     for claim in 0..evidence.by_claim.len() {
         dead_and_partial(evidence, claim, found);
         resurrected(evidence, claim, found);
@@ -29,7 +29,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
         let key = (grant.claim, grant.name);
         grants.entry(key).or_default().push(grant);
     }
-    twice(evidence, &grants, found);
+    twice(evidence, &grants, found, excused);
     seen_without(evidence, found);
     for view in &evidence.history.views {
         for (owner, fence) in &view.holders {
@@ -142,6 +142,7 @@ fn twice(
     evidence: &Evidence<'_>,
     grants: &BTreeMap<(usize, &str), Vec<&Grant<'_>>>,
     found: &mut Vec<Violation>,
+    excused: &mut Excused,
 ) {
     for ((claim, _), grants) in grants {
         let mut grants = grants.clone();
@@ -149,12 +150,21 @@ fn twice(
         for pair in grants.windows(2) {
             let (from, until) = (pair[0].requested, pair[1].reported);
             let is_exempt = evidence.has_clock_step(from, until, true)
-                || evidence.may_lose(pair[0], from, until)
-                || evidence.history.may_have_two_fences(*claim);
-            if pair[1].requested < pair[0].latest_end + TOMBSTONE_TTL_MIN && !is_exempt {
-                let what = format!("two leases of one claim{}", story(evidence, *claim));
-                found.push(Violation::new(Rule::Resurrection, until, what));
+                || evidence.may_lose(pair[0], from, until);
+            if pair[1].requested >= pair[0].latest_end + TOMBSTONE_TTL_MIN || is_exempt {
+                continue;
             }
+            let history = evidence.history;
+            let [one, other] = [pair[0], pair[1]].map(|grant| {
+                let reporting = grant.lasting.iter().map(|lasting| lasting.request);
+                history.asks_for(*claim, reporting, grant.reported)
+            });
+            if history.may_have_two_fences(&one, &other) {
+                excused.fences += 1;
+                continue;
+            }
+            let what = format!("two leases of one claim{}", story(evidence, *claim));
+            found.push(Violation::new(Rule::Resurrection, until, what));
         }
     }
 }

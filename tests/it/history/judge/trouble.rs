@@ -1,8 +1,9 @@
 //! Late responses, and failures that no fault explains.
 
+use super::super::minority::Together;
 use super::super::record::{Action, Answer, Effect, End, Micros, Outage, Refusal, Request, SECOND};
 use super::queues::grace_end;
-use super::{Evidence, Rule, SETTLING, Violation, shown, story};
+use super::{Evidence, Excused, Rule, SETTLING, Violation, shown, story};
 
 /// The operation timeout, after which an outcome is reported as unknown.
 const OPERATION: Micros = 2 * SECOND;
@@ -10,6 +11,12 @@ const OPERATION: Micros = 2 * SECOND;
 /// How long after an outage a request may still fail: the processes connect again, and then an operation may run out of
 /// time.
 const RECONNECTING: Micros = SECOND + OPERATION;
+
+/// Failures of several nodes of a quorum, after which a majority may not answer.
+const FAILING: Together = Together {
+    at_least: 0,
+    apart: SECOND,
+};
 
 /// Refusals that are normal without any fault.
 const ORDINARY: [&str; 16] = [
@@ -31,13 +38,17 @@ const ORDINARY: [&str; 16] = [
     "recovering",
 ];
 
-pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, excused: &mut Excused) {
     for request in &evidence.history.requests {
         late(evidence, request, found);
         for (at, answer) in &request.arrivals {
             if let Answer::Refused(refusal) = answer
                 && is_wrong(evidence, request, *at, refusal)
             {
+                if refusal.code == "store_unavailable" && is_too_short(evidence, request, *at) {
+                    excused.failures += 1;
+                    continue;
+                }
                 let reported = request
                     .claim
                     .map_or_else(|| shown(request), |claim| story(evidence, claim));
@@ -117,15 +128,38 @@ fn may_be_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     let earlier = earlier.filter(|earlier| earlier.asks() && earlier.sent <= request.sent);
     let asked = earlier.filter(|earlier| std::ptr::eq(*earlier, request) || is_open(earlier));
     let lease = evidence.history.claims[claim].lease;
-    asked
-        .map(|asked| asked.sent + lease)
-        .min()
-        .is_some_and(|end| at > end)
+    let mut asked = asked.filter(|asked| asked.sent + lease < at);
+    // It may have been granted at the end of its wait. A later request learns that it has ended.
+    asked.any(|asked| at <= asked.deadline() + lease + OPERATION)
+}
+
+/// Whether its wait is shorter than an operation may take, and has ended without an answer: a quorum waits for the slowest
+/// of its nodes, and a machine may stand still.
+fn is_too_short(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
+    let bounds = evidence.history.bounds;
+    let mut outages = evidence.history.outages.iter();
+    let waits = request.deadline() - request.sent;
+    let may_take_long = bounds.is_quorum
+        || outages.any(|outage| {
+            outage.effect == Effect::Stall && outage.overlaps(request.sent, request.deadline())
+        });
+    waits > 0 && waits < bounds.late && at >= request.deadline() && may_take_long
 }
 
 /// Whether its client never learned what it was granted.
 fn is_open(request: &Request) -> bool {
     matches!(request.last(), None | Some(Answer::Queued))
+}
+
+/// Whether too few nodes may have the lease of its claim: two have it at first, and if one of those fails, the other is no
+/// majority.
+fn may_lack_a_node(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
+    let during = (request.sent.saturating_sub(RECONNECTING), at);
+    request.claim.is_some_and(|claim| {
+        let mut own = evidence.requests_of(claim);
+        own.next()
+            .is_some_and(|first| evidence.history.may_lose(claim, first.sent, during))
+    })
 }
 
 fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Refusal) -> bool {
@@ -139,15 +173,12 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if request.asks() && may_be_over(evidence, request, at) {
                 return false;
             }
-            // A wait that is shorter than an operation may take on a busy machine may end without an answer.
-            let late = evidence.history.bounds.late;
-            let waits = request.deadline() - request.sent;
-            if waits > 0 && waits < late && at >= request.deadline() {
-                return false;
-            }
             let renews = matches!(request.action, Action::Renew | Action::StepDown);
             let needs_lease = request.asks() || renews;
             if needs_lease && is_over(evidence, request, at) {
+                return false;
+            }
+            if may_lack_a_node(evidence, request, at) {
                 return false;
             }
             // A grant while the processes notify each other of a clock step has an unknown outcome.
@@ -156,17 +187,20 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     && !is_release;
             !is_at_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Away
-                    | Effect::Loss
-                    | Effect::Failover
-                    | Effect::Minority
-                    | Effect::MinorityLoss => {
+                    Effect::Away | Effect::Loss | Effect::Failover => {
                         strikes_until(outage, outage.until + RECONNECTING, request, at)
                     }
                     // A release works when memory is full.
                     Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
-                    Effect::FormerPrimary | Effect::Slower | Effect::Stall => false,
+                    Effect::Minority
+                    | Effect::MinorityLoss
+                    | Effect::FormerPrimary
+                    | Effect::Slower
+                    | Effect::Stall => false,
                 })
+                && !evidence
+                    .history
+                    .has_no_majority((request.sent.saturating_sub(RECONNECTING), at), FAILING)
         }
         "store_full" => {
             // Renewing and releasing need no room. An eviction does: its answer is kept in case it is sent again.

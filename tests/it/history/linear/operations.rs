@@ -144,22 +144,19 @@ impl Part<'_> {
         for (number, request) in &self.requests {
             self.of_request(*number, request, &numbers, &leases, &mut operations);
         }
-        let owners = self.owners();
-        for (number, view) in self.views() {
-            let holders = view.holders.iter();
-            let holders = holders.filter_map(|(owner, fence)| {
-                let claim = owners.get(owner.as_str())?;
-                numbers.get(&(*claim, *fence)).copied()
-            });
-            operations.push(Operation {
+        operations.extend(self.views().map(|(number, view, holders)| {
+            let holders = holders
+                .iter()
+                .filter_map(|holder| numbers.get(holder).copied());
+            Operation {
                 step: Step::View {
                     holders: sorted(holders),
                 },
                 sent: view.sent,
                 at: view.at,
                 source: Source::View(number),
-            });
-        }
+            }
+        }));
         // Answers at the same time count in this order: grants come first.
         operations.sort_by(|one, other| one.step.cmp(&other.step));
         LockHistory {
@@ -169,21 +166,29 @@ impl Part<'_> {
         }
     }
 
-    fn owners(&self) -> BTreeMap<&str, usize> {
+    /// The views of the lock with their numbers, and the claims and fences of the holders that they show. Those that say
+    /// nothing about a holder are left out.
+    fn views(&self) -> impl Iterator<Item = (usize, &View, Vec<(usize, u64)>)> {
         let claims = self.history.claims.iter().enumerate();
-        claims
-            .map(|(claim, terms)| (terms.owner.as_str(), claim))
-            .collect()
-    }
-
-    /// The views of the lock, but for those that a former primary may have answered.
-    fn views(&self) -> impl Iterator<Item = (usize, &View)> {
+        let owners = claims.map(|(claim, terms)| (terms.owner.as_str(), claim));
+        let owners: BTreeMap<_, _> = owners.collect();
         let views = self.history.views.iter().enumerate();
-        views.filter(|(_, view)| {
+        // A former primary may have answered some of them.
+        let views = views.filter(|(_, view)| {
             let is_former = self
                 .history
                 .is_of_former_primary(None, (view.sent, view.at));
             view.name == self.name && !is_former
+        });
+        views.filter_map(move |(number, view)| {
+            let known = view.holders.iter().filter_map(|(owner, fence)| {
+                let claim = *owners.get(owner.as_str())?;
+                Some((claim, self.history.fence_meant(view, claim, *fence)))
+            });
+            let known: Vec<_> = known.collect();
+            let mut claims = known.iter().map(|(claim, _)| *claim);
+            let is_doubtful = claims.any(|claim| self.history.is_doubtful(view, claim));
+            (!is_doubtful).then_some((number, view, known))
         })
     }
 
@@ -216,12 +221,9 @@ impl Part<'_> {
                 }
             }
         }
-        let owners = self.owners();
-        for (number, view) in self.views() {
-            for (owner, fence) in &view.holders {
-                if let Some(claim) = owners.get(owner.as_str()) {
-                    add(*fence, *claim, view.at, Source::View(number));
-                }
+        for (number, view, holders) in self.views() {
+            for (claim, fence) in holders {
+                add(fence, claim, view.at, Source::View(number));
             }
         }
         all
@@ -238,6 +240,9 @@ impl Part<'_> {
         // Views of a claim that never asked are evidence of nothing else: such a lease has no beginning.
         let asked = asked.unwrap_or(Micros::MAX);
         let unsure_from = self.unsure_from(claim, asked);
+        let history = self.history;
+        let asks = history.asks_for(claim, evidence.reporting.iter().copied(), evidence.at);
+        let all_asks = history.asks_for(claim, std::iter::empty(), Micros::MAX);
         let ends = own().filter_map(|(number, request)| {
             // A holder that was told of a loss has stopped, whatever the store knows.
             let was_told = request
@@ -252,7 +257,8 @@ impl Part<'_> {
             is_open(request) || arrivals.any(|(at, _)| self.history.is_former_answer(request, *at))
         };
         let evictions = self.requests.iter().filter_map(|(_, request)| {
-            let is_open = request.action == Action::Evict && may_take_effect(request);
+            let is_unclear = may_take_effect(request) || history.is_doubtful_eviction(request);
+            let is_open = request.action == Action::Evict && is_unclear;
             is_open.then_some(request.sent)
         });
         let shared = own()
@@ -270,7 +276,7 @@ impl Part<'_> {
             unsure_from,
             is_reported: !evidence.reporting.is_empty(),
             may_repeat: unsure_from <= evidence.at
-                || self.history.may_have_two_fences(claim)
+                || history.may_have_two_fences(&asks, &all_asks)
                 || evidence.at > asked.saturating_add(TOMBSTONE_TTL_MIN),
         }
     }

@@ -192,6 +192,7 @@ impl AssignFences for ScriptedStore {
         changes: &[FenceChange],
         deadline: Instant,
     ) -> StoreResult<Assigned> {
+        self.assignments.fetch_add(1, Ordering::Relaxed);
         let fate = self.fates_of_assignments.lock().unwrap().pop_front();
         let answer = self.store.assign_fences(claim, changes, deadline);
         let answer = self.run(Operation::AssignFences, answer);

@@ -1,0 +1,88 @@
+//! Nodes that change: two Redis that change places, and one that is emptied while another one pauses.
+
+use std::time::Duration;
+
+use leasehold::domain::Claim;
+use tokio::time::sleep;
+
+use super::{addresses, next_fence, process, servers};
+use crate::faults::{Replica, lasting_for};
+use crate::support::eventually;
+use crate::support::fixture::{claim, rival};
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisOptions;
+
+/// A node that may have forgotten leases has no vote for so long.
+const TTL: Duration = Duration::from_secs(2);
+
+/// Longer than a process may be away without that its waiters may have been forgotten.
+const AWAY: Duration = Duration::from_secs(4);
+
+fn short(claim: Claim) -> Claim {
+    lasting_for(TTL, claim)
+}
+
+async fn until_votes(replica: &Replica, what: &str, are_all: bool) {
+    eventually(what, async || {
+        let nodes = replica.service.store_health().nodes;
+        (nodes.iter().all(|node| node.votes) == are_all).then_some(())
+    })
+    .await;
+}
+
+/// The addresses lead to the same Redis as before, but each to that of the other.
+#[tokio::test]
+async fn two_nodes_that_have_changed_places_vote_again() {
+    let servers = servers(RedisOptions::default()).await;
+    let ways = [
+        Proxy::start(servers[0].address()).await,
+        Proxy::start(servers[1].address()).await,
+    ];
+    let mut nodes = addresses(&servers);
+    for (node, way) in nodes.iter_mut().zip(&ways) {
+        *node = way.database(0);
+    }
+    let (replica, _) = process(&nodes).await;
+    let claim = short(claim());
+    let before = next_fence(&replica, &claim).await;
+    until_votes(&replica, "all nodes vote", true).await;
+    for (way, server) in ways.iter().zip([1, 0]) {
+        way.switch(servers[server].address());
+    }
+    until_votes(&replica, "the change is noticed", false).await;
+    until_votes(&replica, "all nodes vote again", true).await;
+    let after = next_fence(&replica, &rival(&claim)).await;
+    assert!(before < after, "{before} then {after}");
+}
+
+/// The node that pauses has its data, and says so a moment later. Without it nobody would know how long to wait, and the
+/// empty node would wait for the longest lease that a client can request.
+#[tokio::test]
+async fn a_node_that_is_found_empty_while_another_one_pauses_votes_when_its_leases_have_ended() {
+    let servers = servers(RedisOptions::forgetful()).await;
+    let ways = [
+        Proxy::start(servers[0].address()).await,
+        Proxy::start(servers[1].address()).await,
+    ];
+    let mut nodes = addresses(&servers);
+    for (node, way) in nodes.iter_mut().zip(&ways) {
+        *node = way.database(0);
+    }
+    let (replica, _) = process(&nodes).await;
+    replica.granted(&short(claim())).await;
+    for way in &ways {
+        way.refuse(true);
+        way.cut();
+    }
+    sleep(AWAY).await;
+    servers[0].command(&["FLUSHALL"]).await;
+    ways[1].refuse(false);
+    eventually("the second node gives its processes time", async || {
+        let grace = servers[1].keys(0, "*:grace").await;
+        (!grace.is_empty()).then_some(())
+    })
+    .await;
+    let (late, _) = process(&addresses(&servers)).await;
+    until_votes(&late, "all nodes vote", true).await;
+    next_fence(&late, &short(claim())).await;
+}

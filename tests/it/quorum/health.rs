@@ -1,0 +1,62 @@
+//! The health of a quorum: how many of its nodes vote, and whether those are enough.
+
+use std::sync::Arc;
+
+use leasehold::store::assignment::AssignFences;
+use leasehold::store::quorum::{Drift, QuorumStore};
+use leasehold::store::{LockStore, StoreHealth};
+
+use super::nodes::Process;
+use crate::support::scripted_store::ScriptedStore;
+
+/// The health of a quorum of nodes in this health.
+fn health_of(nodes: [StoreHealth; 3]) -> StoreHealth {
+    let node = |health| -> Arc<dyn AssignFences> { Arc::new(ScriptedStore::in_health(health)) };
+    QuorumStore::new(nodes.map(node).into(), Drift::NONE).health()
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_tells_which_nodes_vote() {
+    let process = Process::alone();
+    let health = process.quorum.health();
+    assert!(health.up && health.contacted);
+    let quorum = &health.findings[0];
+    assert_eq!((quorum.topic, quorum.is_fine), ("quorum", true));
+    assert_eq!(quorum.detail, "3 of 3 nodes vote, 2 are needed");
+    let of_nodes = health
+        .findings
+        .iter()
+        .filter(|finding| finding.topic == "node");
+    assert_eq!(of_nodes.count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_down_and_one_that_is_unfit_leave_no_majority() {
+    let fit = || StoreHealth {
+        contacted: true,
+        up: true,
+        ..StoreHealth::default()
+    };
+    let down = || StoreHealth {
+        up: false,
+        trouble: Some("it is silent".to_owned()),
+        ..fit()
+    };
+    let unfit = || StoreHealth {
+        refused: Some("it evicts keys".to_owned()),
+        ..fit()
+    };
+    let health = health_of([down(), unfit(), fit()]);
+    let why = "too few nodes vote: node 2: it evicts keys";
+    assert_eq!(health.refused.as_deref(), Some(why));
+    let nothing = "1 of 3 nodes vote, 2 are needed: nothing is granted; bring nodes back";
+    assert_eq!(health.findings[0].detail, nothing);
+    for minority in [down(), unfit()] {
+        let health = health_of([minority, fit(), fit()]);
+        assert!(health.up && health.refused.is_none() && health.trouble.is_none());
+        assert!(!health.findings[0].is_fine, "operators see it");
+    }
+    let health = health_of([down(), down(), unfit()]);
+    let why = "too few nodes vote: node 1: it is silent";
+    assert_eq!(health.trouble.as_deref().filter(|_| !health.up), Some(why));
+}
