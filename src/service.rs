@@ -30,7 +30,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
-use crate::domain::{Claim, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, Token};
+use crate::domain::{
+    Claim, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, RollbackRight, Token,
+};
 use crate::limits::{Gate, LeaseBudget, Slot};
 use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
@@ -291,15 +293,25 @@ impl ServiceShared {
         &self,
         names: &LockNames,
         token: Token,
-        options: RenewOptions,
+        mut options: RenewOptions,
         leases: Option<&LeaseBudget>,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
+        let mut may_be_uncounted = false;
+        if let Some(leases) = leases
+            && options.rollback_right == RollbackRight::Never
+            && !Box::pin(self.may_be_final(leases, (names, token), options)).await
+        {
+            options.rollback_right = RollbackRight::AsBefore;
+            may_be_uncounted = true;
+        }
         let sent = Instant::now();
         let answer = self.store.renew(names, token, options, deadline).await;
         self.metrics.renew(sent.elapsed(), &answer);
         let mut renewed = answer?;
-        if let Some(leases) = leases {
+        if let Some(leases) = leases
+            && !(may_be_uncounted && lease_counts::is_recent(&renewed))
+        {
             let claim = (&**names, token);
             Box::pin(self.recount_renewed(leases, claim, options, &renewed)).await;
         }

@@ -1,8 +1,9 @@
 //! The leases of principals that have a quota of them, which the store counts beside the locks.
 //!
-//! A new lease is counted before anybody learns of it, and rolled back if there is no room. What is renewed or replayed
-//! is counted in any case, and what ends is no longer counted. Only principals with such a quota pay for this: one more
-//! request to the store for each operation.
+//! A new lease is counted before anybody learns of it, and rolled back if there is no room. Until then nothing may make it
+//! final, whoever knows its token: a renewal leaves the right to roll it back where it is, and a replay is refused. What is
+//! counted already is counted on in any case, and what ends is no longer counted. Only principals with such a quota pay for
+//! this: one or two more requests to the store for each operation.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,8 +14,9 @@ use tokio::time::{Instant, timeout_at};
 use super::ServiceShared;
 use super::acquire::Request;
 use crate::domain::{
-    Acquired, CountOutcome, CountStep, GrantKind, Granted, LockName, LockState, Mode, NotHeld,
-    NotHolder, Refused, Released, RenewOptions, Renewed, Rollback, RollbackRight, Token, UndoneBy,
+    Acquired, CountOutcome, CountStep, GrantKind, Granted, Lease, LockName, LockState, NotHeld,
+    NotHolder, Refused, Released, RenewOptions, Renewed, Rollback, RollbackRight, Token, Ttl,
+    UndoneBy,
 };
 use crate::limits::LeaseBudget;
 use crate::store::{StoreError, StoreResult};
@@ -22,6 +24,16 @@ use crate::store::{StoreError, StoreResult};
 /// How long an operation waits for a step of the count without which it goes on. Without it, a lease is counted again
 /// from its next renewal on, or until it would have run out.
 const OPTIONAL_STEP_MAX: Duration = Duration::from_millis(250);
+
+/// How long a renewal waits to learn whether its leases are counted. Without an answer, it goes on as if they were.
+const RENEWAL_CHECK_MAX: Duration = Duration::from_millis(50);
+
+/// The share of the remaining time of a lease that its replay may spend on that, and of the new TTL its renewal.
+const CHECKED_WITHIN: u32 = 8;
+
+/// A lease that was granted longer ago than this was counted or rolled back, as far as its store permitted. If it is not
+/// counted now, the count was lost, or began later.
+const UNCOUNTED_MAX: Duration = Duration::from_secs(10);
 
 /// The share of the remaining time of a lease that its renewal, its replay or its step back may spend on the count.
 const COUNTED_WITHIN: u32 = 4;
@@ -40,36 +52,35 @@ impl Request {
         // Without an answer, the count after the grant decides.
         let checked = check.await?;
         let is_full = matches!(checked, CountOutcome::Full { .. });
-        if is_full && !self.claim.has_new_token && self.takes_nothing(waits, deadline).await {
+        if is_full && !self.claim.has_new_token && self.may_take_nothing(waits, deadline).await {
             return None;
         }
         self.refusal(leases, checked)
     }
 
-    /// Whether the store would grant the claim nothing new: it holds its locks, without being counted, or has to wait.
-    async fn takes_nothing(&self, waits: bool, deadline: Instant) -> bool {
+    /// Whether the claim may be one to which the store grants nothing new: it holds its locks, without being counted, or has
+    /// to wait for one of them. What it is granted all the same is counted then.
+    async fn may_take_nothing(&self, waits: bool, deadline: Instant) -> bool {
         let claim = &self.claim;
-        // A claim holds all of its locks or none, and one that waits for one of them is granted none.
+        // A claim holds all of its locks or none.
         let Some(name) = claim.names.first() else {
             return true;
         };
+        let deadline = deadline.min(Instant::now() + OPTIONAL_STEP_MAX);
         let sent = Instant::now();
         let inspected = self.inner.store.inspect(name, deadline).await;
         let metrics = &self.inner.metrics.store;
         metrics.operation("inspect", sent.elapsed(), &inspected);
-        let Ok(view) = inspected else {
-            // The store does not grant it either, or the count decides.
-            return true;
-        };
-        match &view.state {
-            LockState::Held(holders) => {
-                let mut holders = holders.listed.iter();
+        match inspected.map(|view| (view.state, view.queue.length)) {
+            Ok((LockState::Held(holders), _)) => {
                 let digest = claim.token.digest(name);
-                holders
-                    .any(|holder| holder.claim == digest || waits && holder.mode == Mode::Exclusive)
+                let is_whole = holders.listed.len() as u64 == holders.total;
+                let mut listed = holders.listed.iter();
+                waits || !is_whole || listed.any(|holder| holder.claim == digest)
             }
-            LockState::Cooling { .. } => waits,
-            LockState::Free => waits && claim.fair && view.queue.length > 0,
+            Ok((LockState::Cooling { .. }, _)) => waits,
+            Ok((LockState::Free, queued)) => waits && (queued > 0 || claim.names.len() > 1),
+            Err(_) => true,
         }
     }
 
@@ -84,6 +95,11 @@ impl Request {
             return reply;
         };
         if granted.kind != GrantKind::New {
+            let may_be_uncounted = granted.leases.iter().any(is_young);
+            if may_be_uncounted && let Some(refusal) = self.replay_refusal(leases, granted).await {
+                self.clone().withdraw_in_background(self.claim.ttl.get());
+                return Ok(refusal);
+            }
             self.keep_counted(leases, granted).await;
             return reply;
         }
@@ -101,6 +117,18 @@ impl Request {
         };
         self.clone().withdraw_in_background(self.claim.ttl.get());
         Ok(refusal)
+    }
+
+    /// Refuses to replay leases that are not counted yet, if there is no room for them: the attempt that was granted them
+    /// is going to roll them back.
+    async fn replay_refusal(&self, leases: &LeaseBudget, granted: &Granted) -> Option<Acquired> {
+        let claim = (&*self.claim.names, self.claim.token);
+        let shortest = times_of(granted).min().unwrap_or_default();
+        let deadline = Instant::now() + shortest / CHECKED_WITHIN;
+        let check = self
+            .inner
+            .try_to_count(leases, CountStep::Check, claim, deadline);
+        self.refusal(leases, check.await?)
     }
 
     /// Counts leases that the claim had before.
@@ -143,6 +171,23 @@ impl Request {
 }
 
 impl ServiceShared {
+    /// Whether a renewal may make these leases final: they are counted, or there is room for them.
+    pub(super) async fn may_be_final(
+        &self,
+        leases: &LeaseBudget,
+        claim: (&[LockName], Token),
+        options: RenewOptions,
+    ) -> bool {
+        let ttl = options.ttl.map(Ttl::get);
+        let check_max = ttl.map(|ttl| ttl / CHECKED_WITHIN);
+        let check_max = check_max
+            .unwrap_or(RENEWAL_CHECK_MAX)
+            .min(RENEWAL_CHECK_MAX);
+        let deadline = Instant::now() + check_max;
+        let check = self.try_to_count(leases, CountStep::Check, claim, deadline);
+        !matches!(check.await, Some(CountOutcome::Full { .. }))
+    }
+
     /// Counts the leases of a renewal for as long as they last now, and those that have ended no longer.
     pub(super) async fn recount_renewed(
         &self,
@@ -256,6 +301,23 @@ impl ServiceShared {
 /// The remaining times of leases.
 fn times_of(granted: &Granted) -> impl Iterator<Item = Duration> + Clone {
     granted.leases.iter().map(|lease| lease.holder.expires_in)
+}
+
+/// Whether a renewal has extended leases that their grants may not have counted yet.
+pub(super) fn is_recent(renewed: &Renewed) -> bool {
+    match renewed {
+        Renewed::Extended(renewals) => renewals.iter().any(|it| is_young(&it.lease)),
+        Renewed::NotHolder(_) | Renewed::Mismatched(_) => false,
+    }
+}
+
+/// Whether it may be a lease that its grant has not counted yet. By the clock of the store.
+fn is_young(lease: &Lease) -> bool {
+    let holder = &lease.holder;
+    let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
+    let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
+    let held_ms = now_ms.saturating_sub(holder.acquired_at.unix_ms());
+    Duration::from_millis(held_ms) < UNCOUNTED_MAX
 }
 
 fn longest(times: impl Iterator<Item = Duration>) -> Duration {

@@ -70,6 +70,9 @@ impl PrincipalQuota {
         if self.quota.waiters_max == known.quota.waiters_max {
             self.places.clone_from(&known.places);
         }
+        if self.quota.locks_max == known.quota.locks_max {
+            self.leases.clone_from(&known.leases);
+        }
         self
     }
 }

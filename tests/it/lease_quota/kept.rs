@@ -22,6 +22,13 @@ fn new_claim() -> Claim {
     }
 }
 
+fn lasting() -> Claim {
+    Claim {
+        ttl: ttl(Duration::from_secs(600)),
+        ..claim()
+    }
+}
+
 /// The service for a principal without a quota on the same store.
 fn without_quota(store: &Arc<ScriptedStore>) -> LockService {
     stores::service(Arc::clone(store) as Arc<dyn LockStore>)
@@ -85,10 +92,15 @@ async fn a_lease_that_goes_back_to_an_earlier_request_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_holds_without_being_counted_is_granted_again() {
     let (service, store) = service(1, Fate::Answered);
-    let held = claim();
+    let held = lasting();
     assert!(hold(&without_quota(&store), &held).await);
-    assert!(hold(&service, &claim()).await);
+    assert!(hold(&service, &lasting()).await);
     assert!(!hold(&service, &claim()).await, "the quota is used up");
+    assert!(
+        !hold(&service, &held).await,
+        "its grant may be about to be rolled back"
+    );
+    tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(hold(&service, &held).await, "it holds already");
     let wait = Duration::from_secs(1);
     let again = service.acquire(Arc::new(held.clone()), wait).await;

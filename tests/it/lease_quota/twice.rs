@@ -1,12 +1,14 @@
 //! Two requests with the same token at the same moment, which make a lease final before it is counted.
 
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use reqwest::Method;
 
 use super::Team;
+use crate::support::eventually;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
 const LOCKS: usize = 40;
+const WAITERS: usize = 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_quota_is_not_exceeded_by_two_requests_with_one_token() {
@@ -29,4 +31,45 @@ async fn a_full_quota_is_not_exceeded_by_two_requests_with_one_token() {
             );
         }
     }
+}
+
+/// Only when a claim's turn comes, its grant is counted. A lock that nobody holds but that is still closed lets it wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_quota_is_not_exceeded_by_renewals_of_claims_that_wait() {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    let team = Team::on(&format!("redis://{}", redis.address()));
+    for number in 0..WAITERS {
+        let token = uuid::Uuid::new_v4().to_string();
+        let path = format!("closed/{number}?ttl=60s&min_hold=4s");
+        let acquired = team.send(0, Method::POST, &path, &token).await;
+        assert_eq!(acquired.status(), 201);
+        let path = format!("closed/{number}");
+        let released = team.send(0, Method::DELETE, &path, &token).await;
+        assert_eq!(released.status(), 204);
+    }
+    let mut held = Vec::new();
+    team.fill(&mut held).await;
+    let waiting = (0..WAITERS).map(async |number| {
+        let token = uuid::Uuid::new_v4().to_string();
+        let waits = format!("closed/{number}?ttl=60s&wait=20s");
+        let waiting = team.send(number % 3, Method::POST, &waits, &token);
+        let path = format!("closed/{number}");
+        let renewing = async {
+            loop {
+                let process = (number + 1) % 3;
+                drop(team.send(process, Method::PUT, &path, &token).await);
+            }
+        };
+        let refused = tokio::select! {
+            refused = waiting => refused,
+            () = renewing => unreachable!("it goes on"),
+        };
+        assert_eq!(refused.status(), 429, "lock {number}");
+        eventually("it is rolled back", async || {
+            let renewed = team.send(0, Method::PUT, &path, &token).await;
+            (!renewed.status().is_success()).then_some(())
+        })
+        .await;
+    });
+    join_all(waiting).await;
 }
