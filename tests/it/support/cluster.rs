@@ -34,23 +34,19 @@ impl RedisCluster {
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])
                 .await;
         }
-        cluster.gossip_often(true).await;
         for node in &cluster.nodes[1..] {
             cluster.introduce(node).await;
         }
         cluster.is_well().await;
-        cluster.gossip_often(false).await;
         cluster
     }
 
     /// Adds a primary without slots.
     pub(crate) async fn join(&mut self, options: RedisOptions) {
         let node = node(&options).await;
+        self.introduce(&node).await;
         self.nodes.push(node);
-        self.gossip_often(true).await;
-        self.introduce(&self.nodes[self.nodes.len() - 1]).await;
         self.is_well().await;
-        self.gossip_often(false).await;
     }
 
     /// Adds a replica of one of its primaries, and waits until it has everything.
@@ -58,7 +54,6 @@ impl RedisCluster {
         // Each must see every other one before: Valkey 9 may miss for good that a node was made a replica while it was
         // still being introduced.
         self.join(options).await;
-        self.gossip_often(true).await;
         let primary = self.id(of).await;
         let replica = self.nodes.last().expect("it was just added");
         replica.command(&["CLUSTER", "REPLICATE", &primary]).await;
@@ -71,20 +66,6 @@ impl RedisCluster {
             Some(())
         })
         .await;
-        self.gossip_often(false).await;
-    }
-
-    /// Sets whether nodes tell each other often what they know, which they do at least twice within
-    /// `cluster-node-timeout`. While its default holds, a change takes seconds to reach all of them. Meanwhile no replica
-    /// takes the place of a primary that is only slow.
-    async fn gossip_often(&self, is_often: bool) {
-        let [timeout_ms, stays] = match is_often {
-            true => ["2000", "yes"],
-            false => ["15000", "no"],
-        };
-        let timeout = ["CONFIG", "SET", "cluster-node-timeout", timeout_ms];
-        let words = [&timeout[..], &["cluster-replica-no-failover", stays]].concat();
-        join_all(self.nodes.iter().map(|node| node.command(&words))).await;
     }
 
     async fn introduce(&self, node: &RedisServer) {
