@@ -309,6 +309,13 @@ impl ServiceAnswer {
         }
     }
 
+    /// The quota that was used up; `None` if the request was not refused for one.
+    #[must_use]
+    pub fn used_up_quota(&self) -> Option<&str> {
+        let is_over = self.code() == "quota_exceeded";
+        is_over.then(|| self.body["quota"].as_str().unwrap_or_default())
+    }
+
     /// Whether the same request may succeed later although nothing is wrong with it: the service, its store or a proxy
     /// is overloaded or away.
     #[must_use]

@@ -296,7 +296,7 @@ fn lock_delay_max(settings: &Settings) -> Result<Duration, ConfigError> {
 }
 
 fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigError> {
-    if settings.duration(low)? <= settings.duration(high)? {
+    if settings.positive(low)? <= settings.positive(high)? {
         return Ok(());
     }
     // Blame the value that the user wrote, not a default.

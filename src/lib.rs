@@ -13,7 +13,8 @@
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
 //! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to
-//! Redis and, for the commands, to the service), [`telemetry`] (logs, metrics and traces), `sync` (what threads share state by), and [`server`] (sockets, TLS, timeouts,
+//! Redis and, for the commands, to the service), [`telemetry`] (logs, metrics and traces), `sync` (what threads share state
+//! by), `regular_file` (files where something else may have been put), and [`server`] (sockets, TLS, timeouts,
 //! shutdown), which knows none of the layers and of which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
@@ -44,6 +45,7 @@ pub mod config;
 pub mod domain;
 pub mod http;
 pub mod limits;
+mod regular_file;
 pub mod server;
 pub mod service;
 pub mod store;

@@ -53,7 +53,7 @@ pub(super) struct Acquisition<'a> {
     options: &'a ClaimOptions,
     say: Say,
     begun_at: Instant,
-    /// When the claim was last refused, and so had its place.
+    /// When the service last answered that the lock is not to be had yet.
     refused_at: Option<Instant>,
     /// Since when every grant has expired before its answer arrived.
     late_since: Option<Instant>,
@@ -139,6 +139,7 @@ impl<'a> Acquisition<'a> {
                     }
                 }
                 Ok(answer) if answer.status == StatusCode::LOCKED => self.after_refusal(&answer)?,
+                Ok(answer) if answer.used_up_quota().is_some() => self.after_quota(&answer)?,
                 Ok(answer) if has_expired(&answer) => self.after_late_grant()?,
                 Ok(answer) if answer.is_temporary() => self.after_trouble(Ok(&answer))?,
                 Ok(answer) => return Err(ClientError::refused(&answer, self.client.url())),
@@ -232,27 +233,43 @@ impl<'a> Acquisition<'a> {
 
     /// The lock is taken: when to ask again, or that the wait is over.
     fn after_refusal(&mut self, answer: &ServiceAnswer) -> Result<Duration, ClientError> {
-        self.refused_at = Some(Instant::now());
-        self.late_since = None;
-        self.pauses.reset();
         let names = shown(self.claim.names());
         let (holders, place) = (holders(&answer.body), place(&answer.body));
-        if self.time_left().is_some_and(|left| left.is_zero()) {
-            return Err(ClientError::Busy(format!("{names} is taken{holders}")));
+        let taken = ClientError::Busy(format!("{names} is taken{holders}"));
+        let waiting = format!("waiting for {names}{holders}{place}");
+        self.keep_waiting(answer, taken, &waiting)
+    }
+
+    /// A quota is used up: the same. The lock may be free, and the claim has no place in the queue.
+    fn after_quota(&mut self, answer: &ServiceAnswer) -> Result<Duration, ClientError> {
+        let error = ClientError::refused(answer, self.client.url());
+        let waiting = format!("waiting for {}: {error}", shown(self.claim.names()));
+        self.keep_waiting(answer, error, &waiting)
+    }
+
+    /// When to ask again, never after the end of the wait; or the error, if that has come.
+    fn keep_waiting(
+        &mut self,
+        answer: &ServiceAnswer,
+        error: ClientError,
+        notice: &str,
+    ) -> Result<Duration, ClientError> {
+        self.refused_at = Some(Instant::now());
+        self.late_since = None;
+        let left = self.time_left();
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(error);
         }
-        let text = format!("waiting for {names}{holders}{place}");
+        self.pauses.reset();
         let pause = match self.say.shows_progress() {
             true => Duration::ZERO,
             false => NOTICE_PAUSE,
         };
-        if self.notice.is_due(&text, Instant::now(), pause) {
-            self.say.note(&text);
+        if self.notice.is_due(notice, Instant::now(), pause) {
+            self.say.note(notice);
         }
         let pause = at_least(answer.retry_after.unwrap_or(Duration::from_secs(1)));
-        Ok(match self.time_left() {
-            Some(left) => pause.min(left),
-            None => pause,
-        })
+        Ok(left.map_or(pause, |left| pause.min(left)))
     }
 
     /// There was no useful answer: when to ask again, unless that has failed for too long.

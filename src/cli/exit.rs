@@ -19,7 +19,7 @@ pub enum Exit {
     Unreachable,
     /// The system refused what a command needs.
     Internal,
-    /// The lock is taken, or the wait for it is over.
+    /// The lock is taken, or the wait for it is over, or a quota is used up.
     Busy,
     /// The lock was lost.
     Lost,
@@ -91,7 +91,7 @@ impl Exit {
                 "The system refused a resource that a command needs, such as room for its output, a process or an open \
                  file; or something killed or stopped the guard process of `run`."
             }
-            Self::Busy => "The lock is taken, or the wait for it is over.",
+            Self::Busy => "The lock is taken, or the wait for it is over; or a quota is used up.",
             Self::Lost => {
                 "The lock was lost, for `run` while its command ran: the command was ended, or had just ended."
             }

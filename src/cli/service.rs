@@ -36,6 +36,9 @@ pub(super) enum ClientError {
     Misconfigured(String),
     #[error("{0}")]
     Busy(String),
+    /// Not [`Busy`](Self::Busy): nobody else may do the work meanwhile, so `run --skip-ok` must not hide it.
+    #[error("{0}")]
+    OverQuota(String),
     #[error("{0}")]
     Lost(String),
     #[error("{0}")]
@@ -51,7 +54,7 @@ impl ClientError {
         match self {
             Self::Misused(_) => Exit::Misused,
             Self::Misconfigured(_) => Exit::Misconfigured,
-            Self::Busy(_) => Exit::Busy,
+            Self::Busy(_) | Self::OverQuota(_) => Exit::Busy,
             Self::Lost(_) => Exit::Lost,
             Self::Unreachable(_) => Exit::Unreachable,
             Self::Internal(_) | Self::System(_) => Exit::Internal,
@@ -83,15 +86,18 @@ impl ClientError {
             _ if answer.code().is_empty() => {
                 Self::Unreachable(format!("{text}; is this the URL of a Leasehold service?"))
             }
-            _ if answer.is_temporary() => Self::Unreachable(match answer.retry_after {
-                Some(pause) if pause > Duration::from_secs(1) => {
-                    format!(
-                        "{text}; it asks to try again in {}",
-                        duration::format(pause)
-                    )
+            _ if answer.is_temporary() => {
+                let when = match answer.retry_after {
+                    Some(pause) if pause > Duration::from_secs(1) => {
+                        format!("; it asks to try again in {}", duration::format(pause))
+                    }
+                    Some(_) | None => String::new(),
+                };
+                match answer.used_up_quota() {
+                    Some(quota) => Self::OverQuota(format!("{text} (quota: {quota}){when}")),
+                    None => Self::Unreachable(format!("{text}{when}")),
                 }
-                _ => text,
-            }),
+            }
             _ => Self::Misused(text),
         }
     }

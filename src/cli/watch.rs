@@ -143,7 +143,7 @@ impl LockWatch {
                     event = self.next_of(&mut stream) => match event {
                         Some(_) => match self.lock(name).await {
                             // The stream ends with the service, and is opened again when that is back.
-                            Err(ClientError::Unreachable(_)) => break,
+                            Err(ClientError::Unreachable(_) | ClientError::OverQuota(_)) => break,
                             lock => screen.lock = Some(lock?),
                         },
                         None => break,

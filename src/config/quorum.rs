@@ -101,10 +101,14 @@ fn split(urls: &str) -> Vec<&str> {
 }
 
 fn node(url: &str) -> Result<(QuorumNode, Credentials), String> {
-    let (address, credentials) = match url.is_empty() {
-        true => return Err(format!("its URL is missing; {HOW}")),
-        false => store::parse(url)?,
-    };
+    if url.is_empty() {
+        return Err(format!("its URL is missing; {HOW}"));
+    }
+    // It is not part of the URL: the one of Sentinels ends with their name.
+    if url.ends_with(',') {
+        return Err(format!("no URL follows the comma after it; {HOW}"));
+    }
+    let (address, credentials) = store::parse(url)?;
     let node = match address {
         StoreUrl::Redis(address) => QuorumNode::Redis(address),
         StoreUrl::Sentinel(address) => QuorumNode::Sentinel(address),

@@ -29,6 +29,9 @@ const BOOLEANS: [(&str, bool); 8] = [
 /// Longer than anything lasts here, and short enough for every clock, counter and store.
 const DURATION_MAX: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
 
+/// The shortest that can be written.
+const DURATION_MIN: Duration = Duration::from_millis(1);
+
 /// The largest number that a key may have, and the reason.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UpperBound(pub(super) usize, pub(super) &'static str);
@@ -109,11 +112,10 @@ impl Settings {
 
     /// A duration that is not zero.
     pub(super) fn positive(&self, name: &str) -> Result<Duration, ConfigError> {
-        let duration = self.duration(name)?;
-        if duration.is_zero() {
-            return Err(self.invalid(name, "must be longer than 0s"));
+        match duration::parse(self.text(name)) {
+            Ok(Duration::ZERO) => Err(self.invalid(name, "must be longer than 0s")),
+            Ok(_) | Err(_) => self.between(name, DURATION_MIN, DURATION_MAX),
         }
-        Ok(duration)
     }
 
     /// A whole number of at least 1: no limit makes sense at 0.

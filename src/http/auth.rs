@@ -339,7 +339,7 @@ fn let_in(
     if !request.headers().contains_key(AUTHORIZATION) {
         browsers::screen_certificate(&request)?;
     }
-    let rate_limit = app.count_request(Some(&principal), request.method())?;
+    let rate_limit = app.count_request(Some(&principal), &request)?;
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
     let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);

@@ -10,7 +10,6 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
@@ -18,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::peer::PeerAddress;
 use crate::config::ListenAddress;
+use crate::regular_file;
 
 /// About how many bytes of answers the system buffers for one connection whose peer does not read. By default it
 /// buffers megabytes, which no limit of this process counts.
@@ -180,18 +180,13 @@ fn lock(path: &Path) -> io::Result<File> {
         let problem = format!("{} cannot be locked: {error}", path.display());
         io::Error::new(error.kind(), problem)
     };
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-        .open(&path)
-        .map_err(unusable)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let lock = regular_file::open(&mut options, &path).map_err(unusable)?;
     let metadata = lock.metadata().map_err(unusable)?;
     let is_of = |user: Uid| metadata.uid() == user.as_raw();
-    if !metadata.is_file() || !(is_of(Uid::effective()) || is_of(Uid::from_raw(0))) {
-        let problem = "it is no regular file of the user of this process; remove it";
+    if !is_of(Uid::effective()) && !is_of(Uid::from_raw(0)) {
+        let problem = "it is a file of another user; move it away";
         return Err(unusable(io::Error::other(problem)));
     }
     match lock.try_lock() {

@@ -6,6 +6,7 @@ mod keys;
 mod locks;
 mod manual;
 mod outages;
+mod quotas;
 mod retries;
 mod service;
 mod tls;

@@ -19,6 +19,7 @@ use crate::domain::{Bounds, Claim, InvalidField, LeaseQuota, Metadata, Ttl};
 use crate::http::app::App;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
+use crate::http::routes::Route;
 use crate::limits::{BucketLevel, Budget, LeaseBudget, Limit, RequestBucket};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -83,9 +84,9 @@ impl App {
     pub(super) fn count_request(
         &self,
         principal: Option<&Principal>,
-        method: &Method,
+        request: &Request,
     ) -> Result<Option<RateLimit>, Problem> {
-        if !counts(method) {
+        if !counts(request.method()) {
             return Ok(None);
         }
         let mut left = RateLimit::default();
@@ -97,7 +98,7 @@ impl App {
                 Problem::too_many_requests(principal.name(), empty)
             })?);
         }
-        if let Some(bucket) = self.requests() {
+        if let Some(bucket) = self.requests().filter(|_| !is_scrape(request)) {
             left.of_all = Some(bucket.take().map_err(|empty| {
                 self.refusals().count(Limit::RequestRate);
                 Problem::too_many_requests_of_all(left, empty)
@@ -108,7 +109,7 @@ impl App {
 
     /// Counts a request on a service without keys.
     pub(super) fn count_of_anybody(&self, mut request: Request) -> Result<Request, Problem> {
-        let rate_limit = self.count_request(None, request.method())?;
+        let rate_limit = self.count_request(None, &request)?;
         if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
             requester.rate_limit = rate_limit;
         }
@@ -191,6 +192,12 @@ impl Requester {
 fn counts(method: &Method) -> bool {
     let is_release = *method == Method::DELETE || method.as_str() == "UNLOCK";
     !is_release && *method != Method::PUT
+}
+
+/// Whether it reads the metrics. Clients that use up the requests of all must not hide that from who watches the service;
+/// the page has a bound of its own.
+fn is_scrape(request: &Request) -> bool {
+    Route::of(request.uri().path()) == Some(Route::Metrics)
 }
 
 /// What is left of the quotas of requests, passed from the check of the key to the headers of the response.

@@ -13,6 +13,7 @@ use super::super::state::is_referred_to;
 use super::identity::Identities;
 use super::reserve::{self, Reserve};
 use super::rows::{self, Clocks, ROWS, Rows, unusable, write};
+use crate::regular_file;
 
 /// The database, in the directory.
 pub(super) const FILE: &str = "leases.redb";
@@ -63,13 +64,9 @@ impl Disk {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(directory).map_err(refused)?;
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(OWN_MODE)
-            .open(directory.join(LOCK_FILE))
-            .map_err(refused)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let lock = open_lock(options.mode(OWN_MODE), directory).map_err(|it| it.to_string())?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -83,7 +80,7 @@ impl Disk {
         // replaces them.
         let _ = fs::remove_file(directory.join(NEW_FILE));
         let file = directory.join(FILE);
-        if !file.try_exists().map_err(refused)? {
+        if find_database(&file)?.is_none() {
             create(directory, clocks)
                 .map_err(|error| format!("cannot create a database in {shown}: {error}"))?;
         }
@@ -265,6 +262,31 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.close_database();
+    }
+}
+
+/// Opens the file whose lock says that the directory is in use.
+///
+/// # Errors
+/// It cannot be opened; the text names it.
+pub(super) fn open_lock(options: &mut OpenOptions, directory: &Path) -> io::Result<File> {
+    let path = directory.join(LOCK_FILE);
+    regular_file::open(options, &path).map_err(|error| {
+        let problem = format!("{} cannot be opened: {error}", path.display());
+        io::Error::new(error.kind(), problem)
+    })
+}
+
+/// The length of the database in bytes; `None` if there is none.
+///
+/// # Errors
+/// What is there cannot be one, and what to do.
+pub(super) fn find_database(file: &Path) -> Result<Option<u64>, String> {
+    let found = regular_file::find(file)
+        .map_err(|error| format!("{} cannot be used: {error}", file.display()))?;
+    match found.map(|found| found.len()) {
+        Some(0) => Err(unusable(file, "it is empty")),
+        length => Ok(length),
     }
 }
 

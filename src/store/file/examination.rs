@@ -1,7 +1,7 @@
 //! Whether a server could start on a directory, checked without using it: nothing is written, and the lock of the
 //! directory is taken for a moment only.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use redb::StorageBackend as _;
 use redb::backends::InMemoryBackend;
 
 use super::super::state::{Downtime, Loading};
-use super::disk::{FILE, LOCK_FILE, builder_of_databases};
+use super::disk::{FILE, LOCK_FILE, builder_of_databases, find_database, open_lock};
 use super::reserve::Reserve;
 use super::rows::{read, unusable};
 
@@ -71,10 +71,8 @@ fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, Str
     }
     Reserve::check(directory)?;
     let file = directory.join(FILE);
-    let length = match fs::metadata(&file) {
-        Ok(found) => found.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Examination::Unused),
-        Err(error) => return Err(unusable(&file, error)),
+    let Some(length) = find_database(&file)? else {
+        return Ok(Examination::Unused);
     };
     if length > BYTES_MAX {
         return Ok(Examination::TooLarge(length));
@@ -88,25 +86,23 @@ fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, Str
 }
 
 fn is_in_use(directory: &Path) -> Result<bool, String> {
-    let path = directory.join(LOCK_FILE);
-    let refused = |error: io::Error| format!("cannot use {}: {error}", path.display());
-    let lock = match File::open(&path) {
+    let lock = match open_lock(OpenOptions::new().read(true), directory) {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(refused(error)),
+        Err(error) => return Err(error.to_string()),
     };
     match lock.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(error)) => Err(refused(error)),
+        Err(TryLockError::Error(error)) => {
+            let shown = directory.display();
+            Err(format!("cannot use the directory {shown}: {error}"))
+        }
     }
 }
 
 /// Loads a copy of the file, which may need to be repaired after a crash. Returns how many rows it has.
 fn load(file: &Path, bytes: &[u8], locks_max: usize) -> Result<u64, String> {
-    if bytes.is_empty() {
-        return Err(unusable(file, "it is empty"));
-    }
     let copy = InMemoryBackend::new();
     let copied = copy.set_len(bytes.len() as u64);
     copied

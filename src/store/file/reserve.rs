@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::regular_file;
+
 const FILE: &str = Reserve::FILE;
 /// A reserve that is being made. It gets its name when all of it is on the disk.
 const NEW_FILE: &str = "reserve.new";
@@ -51,16 +53,10 @@ impl Reserve {
     pub(super) fn check(directory: &Path) -> Result<(), String> {
         for name in [FILE, NEW_FILE] {
             let path = directory.join(name);
-            let wrong = match fs::metadata(&path) {
-                Ok(found) if found.is_file() => continue,
-                Ok(_) => "it is not a file".to_owned(),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => error.to_string(),
-            };
-            return Err(format!(
-                "{} cannot be used as the reserve of the disk: {wrong}; move it away",
-                path.display()
-            ));
+            regular_file::find(&path).map_err(|error| {
+                let shown = path.display();
+                format!("{shown} cannot be used as the reserve of the disk: {error}")
+            })?;
         }
         Ok(())
     }
@@ -88,7 +84,7 @@ impl Reserve {
     fn try_to_make(&self, room: u64) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(self.path(NEW_FILE))?;
+        let file = regular_file::open(&mut options, &self.path(NEW_FILE))?;
         // Random bytes take as much room on a file system that compresses what it can, or that keeps equal blocks once.
         let mut block = vec![0; BLOCK];
         for offset in (0..room).step_by(BLOCK) {
@@ -111,7 +107,7 @@ impl Reserve {
             return false;
         }
         // The room of a file that is only removed may stay taken for a while.
-        let emptied = OpenOptions::new().write(true).open(self.path(FILE));
+        let emptied = regular_file::open(OpenOptions::new().write(true), &self.path(FILE));
         let emptied = emptied.and_then(|file| {
             file.set_len(0)?;
             file.sync_all()
@@ -172,7 +168,7 @@ mod tests {
             let refused = Reserve::find(directory.path())
                 .err()
                 .expect("it is refused");
-            assert!(refused.contains("it is not a file") && refused.contains("move it away"));
+            assert!(refused.contains("it is a directory") && refused.contains("move it away"));
         }
     }
 }

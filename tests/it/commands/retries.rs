@@ -12,7 +12,7 @@ const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
 /// Reads a request and hangs up on the first connections, and gives this answer on the next one, if there is one. The
 /// requests come back.
-fn serve(answers: Vec<Option<&'static str>>) -> (String, JoinHandle<Vec<String>>) {
+pub(super) fn serve(answers: Vec<Option<&'static str>>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving = std::thread::spawn(move || {
@@ -32,7 +32,7 @@ fn serve(answers: Vec<Option<&'static str>>) -> (String, JoinHandle<Vec<String>>
     (url, serving)
 }
 
-fn asked(url: &str, arguments: &[&str]) -> Output {
+pub(super) fn asked(url: &str, arguments: &[&str]) -> Output {
     let mut command = leasehold(arguments);
     command
         .env("LEASEHOLD_URL", url)

@@ -40,3 +40,12 @@ fn a_body_that_one_peer_could_never_send_is_no_limit() {
     assert!(error.contains("use 8388608 or less"), "{error}");
     from_environment(&[(body, "65536"), (total, "131072")]).expect("half is enough for one body");
 }
+
+#[test]
+fn a_bound_that_is_named_is_one_that_is_accepted() {
+    let key = "LEASEHOLD_LEASE_TTL_MAX";
+    let error = complaint(from_environment(&[(key, "1000000d")]));
+    assert!(error.contains("use 1ms to 3650d"), "{error}");
+    let error = complaint(from_environment(&[(key, "0s")]));
+    assert!(error.contains("must be longer than 0s"), "{error}");
+}

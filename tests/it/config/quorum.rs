@@ -89,6 +89,14 @@ fn what_is_wrong_with_the_nodes_is_said() {
             "node 2 of the quorum: a Redis Cluster cannot be a node",
         ),
         (
+            "quorum:redis://a,redis://b,redis://c,",
+            "node 3 of the quorum: no URL follows the comma after it",
+        ),
+        (
+            "quorum:redis+sentinel://s,t/x,,redis://b,redis://c",
+            "node 1 of the quorum: no URL follows the comma after it",
+        ),
+        (
             "quorum:redis://a,redis://,redis://c",
             "node 2 of the quorum: the host is missing",
         ),

@@ -127,6 +127,20 @@ fn a_misspelled_level_is_refused_instead_of_silencing_the_log() {
 }
 
 #[test]
+fn a_directory_with_a_blank_at_its_ends_is_refused() {
+    for url in [
+        "file: /var/lib/locks",
+        "file:/var/lib/locks ",
+        "file:locks\n",
+        "file: ",
+    ] {
+        let error = complaint(from_environment(&[("LEASEHOLD_STORE", url)]));
+        assert!(error.contains("begins or ends with a blank"), "{error}");
+    }
+    from_environment(&[("LEASEHOLD_STORE", "file:/a b")]).expect("a blank within it is meant");
+}
+
+#[test]
 fn a_value_with_one_possible_meaning_is_taken() {
     for (value, meant) in [
         ("memory", "memory:"),

@@ -1,9 +1,12 @@
 //! Directories that a process must not use.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -14,9 +17,13 @@ use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 const FILE: &str = "leases.redb";
 
 /// Starts a process that is expected to refuse, and returns what it says.
-fn refused(directory: &std::path::Path) -> String {
-    let arguments = ["--listen", "127.0.0.1:0", "--store", &url_of(directory)];
-    let mut process = leasehold(&arguments)
+fn refused(directory: &Path) -> String {
+    refused_by(&["--listen", "127.0.0.1:0", "--store", &url_of(directory)])
+}
+
+fn refused_by(arguments: &[&str]) -> String {
+    let mut process = leasehold(arguments)
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -26,8 +33,12 @@ fn refused(directory: &std::path::Path) -> String {
     }
     // It would serve for ever if it were not refused.
     process.kill().unwrap();
-    let Output { status, stderr, .. } = process.wait_with_output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = process.wait_with_output().unwrap();
+    let said = String::from_utf8([stdout, stderr].concat()).unwrap();
     assert_eq!(status.code(), Some(78), "{said}");
     said
 }
@@ -49,10 +60,15 @@ fn a_second_process_is_refused_until_the_first_has_ended() {
 fn a_file_of_another_program_is_refused_and_left_alone() {
     let directory = stores::directory();
     let file = directory.path().join(FILE);
-    for content in ["not a database".repeat(10_000), "x".to_owned()] {
+    for content in [
+        "not a database".repeat(10_000),
+        "x".to_owned(),
+        String::new(),
+    ] {
         fs::write(&file, &content).unwrap();
         let said = refused(directory.path());
         assert!(said.contains(FILE) && said.contains("backup"), "{said}");
+        assert_eq!(said.contains("it is empty"), content.is_empty(), "{said}");
         assert_eq!(fs::read_to_string(&file).unwrap(), content);
     }
 }
@@ -211,4 +227,32 @@ fn a_directory_in_the_place_of_the_reserve_is_refused() {
             "{said}"
         );
     }
+}
+
+/// A FIFO would keep the process waiting, and a link would lead it to a file of another directory.
+#[test]
+fn what_is_no_regular_file_is_refused_by_its_name_and_by_what_it_is() {
+    let elsewhere = stores::directory();
+    let target = elsewhere.path().join("target");
+    for name in ["lock", FILE, "reserve"] {
+        for what in ["a FIFO", "a symbolic link", "a directory"] {
+            let directory = stores::directory();
+            let path = directory.path().join(name);
+            match what {
+                "a FIFO" => mkfifo(&path, Mode::S_IRWXU).unwrap(),
+                "a symbolic link" => symlink(&target, &path).unwrap(),
+                _ => fs::create_dir(&path).unwrap(),
+            }
+            let url = url_of(directory.path());
+            for said in [
+                refused(directory.path()),
+                refused_by(&["doctor", "--store", &url]),
+            ] {
+                let expected = format!("it is {what} instead of a regular file; move it away");
+                let shown = path.display().to_string();
+                assert!(said.contains(&expected) && said.contains(&shown), "{said}");
+            }
+        }
+    }
+    assert!(!target.exists());
 }

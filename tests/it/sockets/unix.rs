@@ -120,7 +120,7 @@ fn what_is_no_lock_file_of_the_user_is_refused_by_its_name() {
         ("a FIFO", |lock| {
             mkfifo(lock, Mode::from_bits_truncate(0o666)).unwrap();
         }),
-        ("a symbolic link to nothing", |lock| {
+        ("a symbolic link", |lock| {
             symlink(lock.with_extension("elsewhere"), lock).unwrap();
         }),
         ("a directory", |lock| std::fs::create_dir(lock).unwrap()),
@@ -146,6 +146,13 @@ fn what_is_no_lock_file_of_the_user_is_refused_by_its_name() {
         let error = error.expect(what);
         let expected = format!("{} cannot be locked: ", lock.display());
         assert!(error.to_string().starts_with(&expected), "{what}: {error}");
+        if what != "a file of another user" || nix::unistd::geteuid().is_root() {
+            let said = error.to_string();
+            assert!(
+                said.contains(what) && said.ends_with("; move it away"),
+                "{said}"
+            );
+        }
         assert_ne!(error.kind(), ErrorKind::AddrInUse, "{what}");
         let others = std::fs::read_dir(directory.path()).unwrap().count();
         assert_eq!(others, 1, "{what}: nothing else is left there");

@@ -1,6 +1,7 @@
 //! The quotas of principals: what is refused beyond them, and what never is.
 
 mod locks;
+mod scrapes;
 
 use std::num::NonZeroU32;
 
