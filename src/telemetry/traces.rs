@@ -21,8 +21,8 @@ mod otlp;
 mod span;
 
 pub use context::{SpanContext, SpanId, TraceId, TraceParent};
-pub use exporter::Exporter;
-pub use span::{OpenSpan, SpanKind, SpanRecord, SpanScope, Tracer, current, inherit};
+pub use exporter::{Exporter, ExporterError};
+pub use span::{OpenSpan, SpanKind, SpanRecord, SpanScope, Tracer, current, inherit, within};
 
 /// Whether this binary can send traces. Where it cannot, the compiler leaves out what would record them.
 pub const IS_BUILT_IN: bool = cfg!(feature = "otlp");
