@@ -83,7 +83,7 @@ impl TracesConfig {
     }
 }
 
-/// What the client that sends the spans would refuse, and what has no scheme or is more than a URL of it needs.
+/// Refuses what the client that sends the spans would refuse, and also what that would complete or what may be a secret.
 fn check_endpoint(endpoint: &str) -> Result<(), String> {
     let example = "write one like http://127.0.0.1:4318";
     if endpoint.contains(['@', '?', '#']) {

@@ -49,7 +49,7 @@ async fn what_a_stream_does_after_its_grant_is_in_no_trace() {
     let collector = Collector::start().await;
     let serving = serve(&collector, &[]);
     let held = post(&serving, "/locks/a?ttl=60s").await;
-    let streaming = Client::new().post(format!("{}/locks/a?ttl=500ms", serving.url));
+    let streaming = Client::new().post(format!("{}/locks/a?ttl=3s", serving.url));
     let streaming = streaming.header("accept", "text/event-stream");
     let mut stream = sent(called(streaming, "01")).await;
     assert_eq!(stream.status(), 200);
