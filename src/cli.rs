@@ -87,7 +87,8 @@ enum CliError {
 impl CliError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Serve(ServeError::Refused(_) | ServeError::Tls(_)) => {
+            Self::Config(_)
+            | Self::Serve(ServeError::Refused(_) | ServeError::Tls(_) | ServeError::Traces(_)) => {
                 Exit::Misconfigured
             }
             Self::Serve(_) | Self::Unhealthy(_) => Exit::Failed,

@@ -12,14 +12,14 @@ use super::outputs::{OutputError, Outputs};
 use super::rereads::{follow_certificate, follow_issuer, follow_keys};
 use super::{CliError, Exit, issuer_keys, key_files};
 use crate::config::{Auth, Config, ListenAddress, ServerConfig, Sources, StoreUrl};
-use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
+use crate::http::{self, Access, App, Failures, KnownHosts};
 use crate::limits::Refusals;
 use crate::server::shutdown::{self, ReloadSignals, StopSignals};
 use crate::server::{Drained, Server, ServerTls, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError, StoreHealth};
-use crate::telemetry::traces::{Exporter, Tracer};
+use crate::telemetry::traces::{Exporter, ExporterError};
 use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
@@ -58,6 +58,15 @@ pub(super) enum ServeError {
     Traces(String),
     #[error("the operating system refused a resource that the server needs: {0}")]
     System(#[from] io::Error),
+}
+
+impl From<ExporterError> for ServeError {
+    fn from(error: ExporterError) -> Self {
+        match error {
+            ExporterError::Config(problem) => Self::Traces(problem),
+            ExporterError::System(error) => Self::System(error),
+        }
+    }
 }
 
 pub(super) fn run(sources: &Sources) -> Result<Exit, CliError> {
@@ -108,7 +117,7 @@ async fn serve(
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
     outputs.count_dropped_lines(&metrics);
     let exporting = Exporter::start(config.traces.as_ref(), &metrics);
-    let (tracer, exporter) = exporting.map_err(ServeError::Traces)?;
+    let (tracer, exporter) = exporting?;
     let store = store::open(config).await?;
     let lock_metrics = LockMetrics::new(&metrics).of_nodes(&metrics, &store.health().nodes);
     let service = LockService::new(
@@ -131,13 +140,12 @@ async fn serve(
     show_open_connections(&server, &metrics);
     let access = access(config);
     let issuer = follow_issuer(config, &access, &metrics, outputs.audit())?;
-    let app = app(
-        config,
-        access.clone(),
-        service.clone(),
-        Arc::clone(&metrics),
-        (outputs.audit(), tracer),
-    );
+    let settings = http::HttpSettings {
+        audit: outputs.audit(),
+        tracer,
+        ..http::HttpSettings::new(config, access.clone())
+    };
+    let app = App::new(service.clone(), Arc::clone(&metrics), settings);
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
     let serve_admin = serve_admin(admin, app.clone());
@@ -279,22 +287,6 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
         .into_iter()
         .chain([http::BUCKETS])
         .collect()
-}
-
-/// The one place that connects service and HTTP.
-fn app(
-    config: &Config,
-    access: Access,
-    service: LockService,
-    metrics: Arc<Metrics>,
-    (audit, tracer): (Audit, Tracer),
-) -> App {
-    let settings = http::HttpSettings {
-        audit,
-        tracer,
-        ..http::HttpSettings::new(config, access)
-    };
-    App::new(service, metrics, settings)
 }
 
 /// The access rules, as `http` expects them.

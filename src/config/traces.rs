@@ -1,6 +1,5 @@
 //! Where spans are sent, and of which requests. `telemetry` sends them.
 
-use hyper::Uri;
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::CertificateDer;
 
@@ -8,6 +7,7 @@ use super::error::ConfigError;
 use super::secret::Secret;
 use super::settings::{KEPT_MAX, Settings, UpperBound};
 use super::tls;
+use crate::client::ServiceUrl;
 use crate::telemetry::traces::IS_BUILT_IN;
 
 pub(super) const ENDPOINT: &str = "traces.endpoint";
@@ -83,21 +83,22 @@ impl TracesConfig {
     }
 }
 
-/// What the client that sends the spans would refuse.
+/// Refuses what the client that sends the spans would refuse, and also what that would complete or what may be a secret.
 fn check_endpoint(endpoint: &str) -> Result<(), String> {
-    let is_usable = |uri: Uri| {
-        let authority = uri.authority().map_or("", |authority| authority.as_str());
-        let after_host = authority.rsplit(']').next().unwrap_or_default();
-        matches!(uri.scheme_str(), Some("http" | "https"))
-            && uri.host().is_some_and(|host| !host.is_empty())
-            && (!after_host.contains(':') || uri.port_u16().is_some())
-    };
-    let is_plain = !endpoint.contains(['@', '?', '#']);
-    match is_plain && endpoint.parse().is_ok_and(is_usable) {
+    let example = "write one like http://127.0.0.1:4318";
+    if endpoint.contains(['@', '?', '#']) {
+        // It is not quoted, because such a part may be a password.
+        return Err(format!(
+            "has a user, a query or a fragment; {example}, and what the collector asks for into {HEADERS}"
+        ));
+    }
+    let has_scheme = ["http://", "https://"]
+        .iter()
+        .any(|scheme| endpoint.starts_with(scheme));
+    match has_scheme && ServiceUrl::parse(endpoint).is_ok() {
         true => Ok(()),
         false => Err(format!(
-            "\"{endpoint}\" is not the URL of a collector, without user, query and fragment; write one like \
-             http://127.0.0.1:4318"
+            "\"{endpoint}\" is not the URL of a collector; {example}"
         )),
     }
 }

@@ -27,11 +27,14 @@ const METHODS: [&str; 9] = [
     "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE",
 ];
 
+/// The longest name of a host. What is longer is none, and would take memory until the span is sent.
+const HOST_BYTES_MAX: usize = 255;
+
 /// The span of a request, if it is traced. Dropped without a response, it ends as one whose client has gone.
 pub(super) struct RequestSpan(Option<Box<TracedRequest>>);
 
 struct TracedRequest {
-    /// None if only the caller traces it, or once it has ended.
+    /// None if the caller has a trace that it does not record, or once it has ended.
     span: Option<OpenSpan>,
     trace_id: TraceId,
 }
@@ -177,11 +180,15 @@ fn version(version: Version) -> &'static str {
     }
 }
 
-/// The host and the port that the client has asked, as it names them.
+/// The host and the port that the client has asked, as it names them; none if that is no name of a host. Clients without
+/// a key choose it, too.
 fn server(request: &Request) -> Option<Authority> {
-    if let Some(authority) = request.uri().authority() {
-        return Some(authority.clone());
-    }
-    let host = request.headers().get(HOST)?.to_str().ok()?;
-    host.parse().ok()
+    let authority = match request.uri().authority() {
+        Some(authority) => authority.clone(),
+        None => {
+            let host = request.headers().get(HOST)?.to_str().ok()?;
+            host.parse().ok()?
+        }
+    };
+    (authority.host().len() <= HOST_BYTES_MAX).then_some(authority)
 }

@@ -279,10 +279,19 @@ impl ServiceShared {
         .await;
     }
 
+    /// Runs what the current request leaves behind, as a part of its trace.
     pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        self.in_background_untraced(traces::inherit(task));
+    }
+
+    /// Runs what lasts much longer than the current request, and would be a trace that does not end.
+    pub(super) fn in_background_untraced(
+        self: &Arc<Self>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         // Outside of a runtime the process is exiting; the lease ends with its TTL.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            self.background.spawn_on(traces::inherit(task), &runtime);
+            self.background.spawn_on(task, &runtime);
         }
     }
 }

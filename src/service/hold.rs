@@ -21,6 +21,7 @@ use crate::domain::{
     Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
 };
 use crate::store::{Fault, StoreError};
+use crate::telemetry::traces::{self, SpanScope};
 
 /// The first pause before a failed renewal is retried; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -143,6 +144,8 @@ struct HoldTask {
     request: Request,
     held: HeldByStream,
     events: EventSender,
+    /// The span of the request. It ends when the stream begins, so what follows the acquire is not part of its trace.
+    scope: Option<SpanScope>,
 }
 
 /// Where the events of a stream go.
@@ -185,9 +188,10 @@ impl ServiceShared {
             held: self.held.register(claim.names.clone(), claim.token),
             request: Request { claim, ..request },
             events: EventSender(sender),
+            scope: traces::current(),
         };
         let inner = Arc::clone(self);
-        self.in_background(async move {
+        self.in_background_untraced(async move {
             let _open = inner.metrics.acquires.stream("hold");
             let end = task.run(wait, &mut revocation).await;
             drop(task.held);
@@ -208,17 +212,8 @@ impl HoldTask {
         if inner.draining.is_cancelled() {
             return self.send_last(HoldEvent::Draining).await;
         }
-        let answer = if wait.is_some_and(|wait| wait.is_zero()) {
-            self.request.clone().acquire_now(None).await
-        } else {
-            match self.request.enter() {
-                Ok(waiter) => {
-                    let waited = self.wait(DisconnectGuard(waiter), wait, revocation).await;
-                    waited.map_err(StoreError::from)
-                }
-                Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
-            }
-        };
+        let acquiring = self.acquire(wait, revocation);
+        let answer = traces::within(self.scope.clone(), acquiring).await;
         // Whatever the answer is, the client may leave it unread.
         self.request.slot.release();
         if revocation.has_come() {
@@ -258,6 +253,23 @@ impl HoldTask {
         // From here on the stream releases the lock when it closes.
         unclaimed.delivered();
         self.keep(until, ttl, revocation).await
+    }
+
+    async fn acquire(
+        &self,
+        wait: Option<Duration>,
+        revocation: &mut Revocation,
+    ) -> Result<AcquireAnswer, StoreError> {
+        if wait.is_some_and(|wait| wait.is_zero()) {
+            return self.request.clone().acquire_now(None).await;
+        }
+        match self.request.enter() {
+            Ok(waiter) => {
+                let waited = self.wait(DisconnectGuard(waiter), wait, revocation).await;
+                waited.map_err(StoreError::from)
+            }
+            Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
+        }
     }
 
     async fn wait(

@@ -106,6 +106,10 @@ impl LockService {
             }
             let answer = inner.store.evict(&name, &reason, deadlines).await;
             inner.metrics.evict(sent.elapsed(), &answer);
+            if let Some(scope) = traces::current().filter(|_| !may_have_evicted(&answer)) {
+                let names = std::slice::from_ref(&name);
+                inner.queues.not_released(names, scope.context());
+            }
             if let Ok(evicted) = &answer {
                 then(evicted);
             }
@@ -121,6 +125,13 @@ fn may_have_freed(answer: &Result<Vec<Released>, StoreError>) -> bool {
         Ok(released) => released
             .iter()
             .any(|released| matches!(released, Released::Freed { .. })),
+        Err(error) => matches!(error, StoreError::Unknown { .. }),
+    }
+}
+
+fn may_have_evicted(answer: &Result<Evicted, StoreError>) -> bool {
+    match answer {
+        Ok(evicted) => evicted.holders.total > 0 || !evicted.is_complete,
         Err(error) => matches!(error, StoreError::Unknown { .. }),
     }
 }

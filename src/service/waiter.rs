@@ -152,8 +152,8 @@ pub(super) struct LockQueue {
     last_contact: Option<Instant>,
     /// When the request that found places lost was sent; since then all waiters poll once, one after the other.
     restoring: Option<Instant>,
-    /// The last release of the lock that this process has sent, until a waiter is granted the lock.
-    pub(super) released_by: Option<Box<SentRelease>>,
+    /// The last releases of the lock that this process has sent, until a waiter is granted the lock.
+    pub(super) releases: Vec<SentRelease>,
 }
 
 /// What the answer to a waiter says about its queues.
@@ -233,7 +233,7 @@ impl Default for LockQueue {
             head: HeadSchedule::new(Instant::now()),
             last_contact: None,
             restoring: None,
-            released_by: None,
+            releases: Vec::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A request is traced if its caller traces it, which the header `traceparent` says, and a share of the others. Its span is
 //! begun by [`Tracer::begin`]. What runs within the request finds it by [`current`], and records what it did as a span below
 //! it, once it is done: so nothing has to be passed through the service and the stores. A request that is not traced pays
-//! for one look at whether it is.
+//! for a few looks at whether it is.
 //!
 //! Ended spans go into a bounded queue, and a thread of its own encodes and sends them (`exporter`). No request waits for
 //! the collector: what it does not take in time is dropped and counted.
@@ -21,8 +21,8 @@ mod otlp;
 mod span;
 
 pub use context::{SpanContext, SpanId, TraceId, TraceParent};
-pub use exporter::Exporter;
-pub use span::{OpenSpan, SpanKind, SpanRecord, SpanScope, Tracer, current, inherit};
+pub use exporter::{Exporter, ExporterError};
+pub use span::{OpenSpan, SpanKind, SpanRecord, SpanScope, Tracer, current, inherit, within};
 
 /// Whether this binary can send traces. Where it cannot, the compiler leaves out what would record them.
 pub const IS_BUILT_IN: bool = cfg!(feature = "otlp");

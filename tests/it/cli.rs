@@ -225,6 +225,23 @@ fn the_error_for_a_taken_port_has_a_remedy() {
 }
 
 #[test]
+fn an_authority_of_the_collector_that_can_never_be_used_exits_78() {
+    let no_certificate =
+        crate::config::file("-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n");
+    let refused = output(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--traces-endpoint",
+        "https://127.0.0.1:1",
+        "--traces-ca-file",
+        no_certificate.path().to_str().unwrap(),
+    ]);
+    let error = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(78), "{error}");
+    assert!(error.contains("cannot send traces"), "{error}");
+}
+
+#[test]
 fn a_store_that_can_never_be_used_exits_78_with_the_reason() {
     let web_server = TcpListener::bind("127.0.0.1:0").unwrap();
     let store = format!("redis://{}", web_server.local_addr().unwrap());

@@ -2,6 +2,7 @@
 
 mod collector;
 mod failures;
+mod limits;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -7,6 +7,10 @@ use super::{LocalWaiters, WaiterTable};
 use crate::domain::LockName;
 use crate::telemetry::traces::SpanContext;
 
+/// How many releases of a lock are noted at once: more than one, because the last of them may turn out to have freed
+/// nothing.
+const NOTED_MAX: usize = 4;
+
 /// A release, or an eviction.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::service) struct SentRelease {
@@ -23,7 +27,10 @@ impl LocalWaiters {
         let mut state = self.lock();
         for name in names {
             if let Some(queue) = state.queues.get_mut(name) {
-                queue.released_by = Some(Box::new(SentRelease { span, sent_at }));
+                if queue.releases.len() == NOTED_MAX {
+                    queue.releases.remove(0);
+                }
+                queue.releases.push(SentRelease { span, sent_at });
             }
         }
     }
@@ -33,17 +40,17 @@ impl LocalWaiters {
         let mut state = self.lock();
         for name in names {
             if let Some(queue) = state.queues.get_mut(name) {
-                queue.released_by.take_if(|release| release.span == span);
+                queue.releases.retain(|release| release.span != span);
             }
         }
     }
 }
 
 impl WaiterTable {
-    /// The releases of these locks, each of which ends the wait of one claim.
+    /// The last releases of these locks, each of which ends the wait of one claim.
     pub(super) fn take_releases(&mut self, names: &[LockName]) -> Vec<SentRelease> {
         let queues = &mut self.queues;
-        let released_by = |name| queues.get_mut(name)?.released_by.take();
-        names.iter().filter_map(released_by).map(|it| *it).collect()
+        let last = |name| std::mem::take(&mut queues.get_mut(name)?.releases).pop();
+        names.iter().filter_map(last).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::domain::{LockNames, Ttl};
+use crate::telemetry::traces::{SpanContext, SpanId, TraceId};
 
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -54,6 +55,30 @@ async fn a_waiter_dequeued_early_passes_its_reservation_to_the_next() {
     );
     waiters.dequeue_early(first, QueuePlace::At(1));
     assert_eq!(waiters.next_head_poll(next, now), Some(now));
+}
+
+/// A client repeats its release before it knows the first answer.
+#[tokio::test]
+async fn a_release_that_frees_nothing_does_not_hide_the_one_before() {
+    let waiters = LocalWaiters::new(HOUR, 10);
+    let waiter = waiters
+        .enter(&claim("a"), None, None)
+        .expect("there is room");
+    waiters.enqueue(&waiter, QueuePlace::Arriving, 1, Instant::now());
+    let names = &waiter.claim.names;
+    let [first, repeated, again] = [(); 3].map(|()| SpanContext {
+        trace_id: TraceId::random(),
+        span_id: SpanId::random(),
+    });
+    for span in [first, repeated, again] {
+        waiters.releasing(names, span);
+    }
+    for span in [repeated, again] {
+        waiters.not_released(names, span);
+    }
+    let releases: Vec<_> = waiters.granted(&waiter).iter().map(|it| it.span).collect();
+    assert_eq!(releases, [first]);
+    assert!(waiters.granted(&waiter).is_empty());
 }
 
 /// A client whose connection has died repeats its request before the process notices.

@@ -19,6 +19,9 @@ const SUSPEND_MAX: Duration = Duration::from_millis(150);
 /// The maximum delay of an answer after the end of its wait.
 const LATE_MAX: Duration = Duration::from_millis(200);
 
+/// How many bytes the names of a claim's locks may take in the span of its wait.
+const TRACED_NAMES_BYTES_MAX: usize = 1_024;
+
 /// Why a wait ended without a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
@@ -243,8 +246,10 @@ impl WaitLoop {
         let releases = releases.filter(|release| Some(release.sent_at) >= blocked_at);
         scope.record(SpanKind::Internal, self.request.began, |span| {
             span.name("wait for the lock");
-            let names = self.request.claim.names.iter().map(LockName::as_str);
-            span.text("leasehold.lock.names", names.collect::<Vec<_>>().join(" "));
+            span.text(
+                "leasehold.lock.names",
+                traced_names(&self.request.claim.names),
+            );
             span.text("leasehold.wait.outcome", outcome);
             releases.for_each(|release| span.link(release.span));
         });
@@ -258,6 +263,21 @@ impl Drop for WaitLoop {
             drop(self.leave());
         }
     }
+}
+
+/// The first of these names, and `…` if there are more than a span has room for.
+fn traced_names(names: &[LockName]) -> String {
+    let mut traced = String::new();
+    for name in names {
+        if traced.len() + name.as_str().len() >= TRACED_NAMES_BYTES_MAX {
+            traced.push('…');
+            break;
+        }
+        traced.push_str(name.as_str());
+        traced.push(' ');
+    }
+    traced.truncate(traced.trim_end().len());
+    traced
 }
 
 fn soonest_end(granted: &Granted) -> Option<Duration> {

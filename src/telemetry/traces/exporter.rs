@@ -27,6 +27,8 @@ use crate::telemetry::Metrics;
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long spans are gathered before they are sent. Meanwhile a span that ends wakes nobody.
 const GATHER: Duration = Duration::from_millis(200);
+/// How often it is looked at whether there are enough of them.
+const GATHER_STEP: Duration = Duration::from_millis(20);
 /// The most spans that are sent at once: about half a megabyte.
 const BATCH_MAX: usize = 1_024;
 /// How long the collector has for the spans that are sent at once, all tries together.
@@ -52,9 +54,22 @@ pub struct Exporter {
     ended: oneshot::Receiver<()>,
 }
 
+/// Why spans cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum ExporterError {
+    /// The authorities or the headers for the collector cannot be used.
+    #[error("{0}")]
+    Config(String),
+    /// The system cannot start the thread.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
 /// What runs on the thread.
 struct ExportLoop {
     spans: mpsc::Receiver<Box<SpanRecord>>,
+    /// How many spans are sent without gathering more: the queue must not become full meanwhile.
+    enough: usize,
     stop: CancellationToken,
     resource: EncodedResource,
     client: Client,
@@ -87,7 +102,7 @@ impl Exporter {
     pub fn start(
         config: Option<&TracesConfig>,
         metrics: &Metrics,
-    ) -> Result<(Tracer, Option<Self>), String> {
+    ) -> Result<(Tracer, Option<Self>), ExporterError> {
         let counts = SpanCounts::new(metrics);
         let Some(config) = config else {
             return Ok((Tracer::default(), None));
@@ -99,10 +114,10 @@ impl Exporter {
             sampled_per_million: config.sampled_per_million,
         });
         let stop = CancellationToken::new();
-        let export_loop = ExportLoop::new(config, spans, stop.clone(), counts)?;
+        let export_loop = ExportLoop::new(config, spans, stop.clone(), counts);
+        let export_loop = export_loop.map_err(ExporterError::Config)?;
         let (sender, ended) = oneshot::channel();
-        let spawned = export_loop.spawn(sender);
-        spawned.map_err(|error| error.to_string())?;
+        export_loop.spawn(sender)?;
         Ok((tracer, Some(Self { stop, ended })))
     }
 
@@ -119,7 +134,7 @@ impl SpanCounts {
             let help = "Spans that were not exported, because the queue was full or the collector did not take them.";
             metrics.counter("leasehold_spans_dropped_total", help, &[("reason", reason)])
         };
-        let help = "Spans that the collector has taken.";
+        let help = "Spans in the requests that the collector has accepted.";
         Self {
             exported: metrics.counter("leasehold_spans_exported_total", help, &[]),
             queue_full: dropped("queue_full"),
@@ -146,6 +161,7 @@ impl ExportLoop {
         let headers = headers.collect::<Option<_>>();
         Ok(Self {
             spans,
+            enough: BATCH_MAX.min(config.spans_max / 2),
             stop,
             resource: resource(&config.service_name),
             client: Client::new(url, None, config.authorities.as_deref(), None)?,
@@ -186,9 +202,13 @@ impl ExportLoop {
             _ = self.spans.recv_many(batch, 1) => {}
             () = self.stop.cancelled() => {}
         }
-        if self.spans.len() + batch.len() < BATCH_MAX {
+        let gather_until = Instant::now() + GATHER;
+        while self.spans.len() + batch.len() < self.enough
+            && Instant::now() < gather_until
+            && !self.stop.is_cancelled()
+        {
             tokio::select! {
-                () = sleep(GATHER) => {}
+                () = sleep(GATHER_STEP) => {}
                 () = self.stop.cancelled() => {}
             }
         }

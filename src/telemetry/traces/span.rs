@@ -99,7 +99,12 @@ pub fn current() -> Option<SpanScope> {
 
 /// The same future within the span that this is called in, for one that another task will run.
 pub fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> {
-    match current() {
+    within(current(), future)
+}
+
+/// A future that runs within this span, if there is one.
+pub fn within<F: Future>(scope: Option<SpanScope>, future: F) -> impl Future<Output = F::Output> {
+    match scope {
         Some(scope) => Either::Left(scope.around(future)),
         None => Either::Right(future),
     }

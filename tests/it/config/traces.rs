@@ -25,10 +25,8 @@ fn an_endpoint_is_a_url() {
         "collector",
         "grpc://collector:4317",
         "http://",
-        "http://user@collector",
         "http://collector:port",
         "http://collector:99999",
-        "http://collector?a=b",
     ] {
         let error = complaint(from_environment(&[(ENDPOINT.0, endpoint)]));
         let problem = format!("\"{endpoint}\" is not the URL of a collector");
@@ -53,6 +51,23 @@ fn an_endpoint_is_a_url() {
         }
         let error = complaint(from_environment(&given));
         assert!(error.contains(words), "{name}: {error}");
+    }
+}
+
+#[test]
+fn an_endpoint_with_a_secret_is_refused_and_not_repeated() {
+    for endpoint in [
+        "http://user:s3cret@collector",
+        "user:s3cret@collector:port",
+        "https://collector/v1/traces?key=s3cret",
+        "https://collector#s3cret",
+    ] {
+        let error = complaint(from_environment(&[(ENDPOINT.0, endpoint)]));
+        assert!(
+            error.contains("has a user, a query or a fragment"),
+            "{error}"
+        );
+        assert!(!error.contains("s3cret"), "{error}");
     }
 }
 
