@@ -87,8 +87,7 @@ impl RedisStore {
             QuorumNode::Sentinel(address) => address.database,
         });
         let databases: Vec<_> = databases.collect();
-        let pause_max = FleetState::new(config.check_interval).settle();
-        let peers = QuorumPeer::all(&databases, lease_max, pause_max);
+        let peers = QuorumPeer::all(&databases, lease_max, config.check_interval);
         let mut opening = Vec::new();
         for ((address, database), peer) in addresses.iter().zip(databases).zip(peers) {
             let connector = match address {

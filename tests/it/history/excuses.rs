@@ -61,8 +61,9 @@ fn two_fences_of_a_claim_are_accepted_only_of_requests_beside_each_other() {
         breaks(Rule::Resurrection, &history)
     };
     assert!(!is_rejected(8_005, 10));
-    assert!(!is_rejected(11_000, 150), "a node was late");
-    assert!(is_rejected(11_000, 10));
+    assert!(!is_rejected(8_060, 10), "a node records the token");
+    assert!(is_rejected(9_010, 10), "a second after the first answer");
+    assert!(!is_rejected(9_010, 150), "a node was late");
 }
 
 /// A majority answers while one node is away or slow.
@@ -84,6 +85,62 @@ fn a_failure_is_accepted_while_several_nodes_of_a_quorum_fail_and_not_while_one_
     assert!(is_rejected(&[]));
     assert!(is_rejected(&[1]));
     assert!(!is_rejected(&[1, 2]));
+}
+
+/// It is granted by two of three nodes. One of these loses its data before the third one has the lease.
+#[test]
+fn a_failure_is_accepted_while_too_few_nodes_may_have_the_lease_and_only_if_it_is_needed() {
+    let judged = |lost: bool, action: Action, sent: Micros, is_everywhere: bool| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        history.outages.extend(lost.then(|| Outage {
+            node: Some(1),
+            ..outage(Effect::MinorityLoss, 8_700, 8_800)
+        }));
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        if is_everywhere {
+            let renewed = granted(&[("b", 100)], false, 0);
+            history.ask(6, Action::Renew, 8_100, 8_110, renewed);
+        }
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, action, sent, sent + 10, fails);
+        let (_, counts) = judge(&history);
+        let is_rejected = breaks(Rule::WrongFailure, &history);
+        (is_rejected, counts.excused.failures_at_few_nodes)
+    };
+    let (rejected, accepted) = ((true, 0), (false, 1));
+    assert_eq!(judged(true, Action::Renew, 9_000, false), accepted);
+    assert_eq!(judged(true, Action::StepDown, 9_000, false), accepted);
+    assert_eq!(judged(true, Action::Release, 9_000, false), rejected);
+    assert_eq!(judged(true, Action::Renew, 12_500, false), rejected);
+    assert_eq!(judged(true, Action::Renew, 9_000, true), rejected);
+    assert_eq!(judged(false, Action::Renew, 9_000, false), rejected);
+}
+
+/// It reports nothing, and reaches the nodes one after the other while they grant the lock.
+#[test]
+fn an_eviction_may_end_the_lease_that_a_quorum_grants_meanwhile_and_no_other() {
+    let judged = |is_quorum: bool, sent: Micros| {
+        let mut history = valid();
+        history.bounds.is_quorum = is_quorum;
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let waits = Action::Acquire { wait: SECOND };
+        let answer = granted(&[("b", 100)], true, 500 * MS);
+        history.ask(6, waits, 8_000, 8_500, answer);
+        let nothing = Answer::Evicted(Vec::new());
+        let eviction = history.ask(6, Action::Evict, sent, sent + 50, nothing);
+        history.requests[eviction].claim = None;
+        history.views.push(view("b", 8_900 * MS, &[], &[]));
+        let (_, counts) = judge(&history);
+        let is_rejected = !linear::check(&history).is_empty();
+        (is_rejected, counts.excused.evictions)
+    };
+    assert_eq!(judged(true, 8_400), (false, 1));
+    assert_eq!(judged(false, 8_400), (true, 0));
+    assert_eq!(judged(true, 7_900), (true, 0), "before the request");
+    assert_eq!(judged(true, 8_600), (true, 0), "after the answer");
 }
 
 /// The claim that views show.

@@ -5,9 +5,9 @@
 //!
 //! A former primary that still runs may answer processes that do not know yet that it was replaced. If no replica has to
 //! confirm, what it reports is lost and may overlap what the new primary grants after the grace: that is no violation, but
-//! is counted. If all have to, it reports nothing.
+//! is counted. If all have to, it reports no lease. It still shows its locks to those who look, since nobody confirms that.
 
-use super::record::{Answer, Effect, History, Micros, Outage, Request};
+use super::record::{Answer, Effect, History, Micros, Outage, Request, View};
 
 impl Outage {
     /// Whether the store may have forgotten something in it.
@@ -32,24 +32,22 @@ impl History {
         }
     }
 
-    /// Whether what this process, or any, reported in this time may have come from a former primary, and may be lost.
-    pub(super) fn is_of_former_primary(
-        &self,
-        process: Option<usize>,
-        (sent, at): (Micros, Micros),
-    ) -> bool {
-        let strikes = |outage: &Outage| match process {
-            Some(process) => outage.strikes(process, sent, at),
-            None => outage.overlaps(sent, at),
-        };
-        let mut outages = self.outages.iter();
-        !self.bounds.is_confirmed
-            && outages.any(|outage| outage.effect == Effect::FormerPrimary && strikes(outage))
+    /// Whether a former primary may have shown this.
+    pub(super) fn is_former_view(&self, view: &View) -> bool {
+        let mut former = self.former_primaries();
+        former.any(|outage| outage.overlaps(view.sent, view.at))
     }
 
-    /// Whether an answer to the request that arrived at this time may have come from one.
+    /// Whether an answer to the request that arrived at this time may have come from a former primary, and may be lost.
     pub(super) fn is_former_answer(&self, request: &Request, at: Micros) -> bool {
-        self.is_of_former_primary(Some(request.process), (request.sent, at))
+        let mut former = self.former_primaries();
+        !self.bounds.is_confirmed
+            && former.any(|outage| outage.strikes(request.process, request.sent, at))
+    }
+
+    fn former_primaries(&self) -> impl Iterator<Item = &Outage> {
+        let outages = self.outages.iter();
+        outages.filter(|outage| outage.effect == Effect::FormerPrimary)
     }
 
     /// Whether the claim may have been granted the lease with this fence by one.

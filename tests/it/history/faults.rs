@@ -323,9 +323,10 @@ impl<'a> Nemesis<'a> {
             | Fault::Partition
             | Fault::Majority
             | Fault::KillRedis => true,
+            // Sentinels replace most primaries that pause.
+            Fault::PauseRedis => self.fleet.watched.is_some(),
             Fault::PauseProcess
             | Fault::LosePower
-            | Fault::PauseRedis
             | Fault::Cut
             | Fault::Stall
             | Fault::LoseAnswers

@@ -13,7 +13,7 @@ mod trouble;
 
 use std::collections::BTreeMap;
 
-use super::record::{Action, Answer, History, Micros, Mode, Request, SECOND};
+use super::record::{Action, Answer, History, Micros, Mode, Request, SECOND, View};
 use leases::{Grant, Lasting};
 
 /// The longest time until a process is considered dead, polls its queues again and has its answer: the liveness timeout
@@ -93,17 +93,24 @@ pub(super) struct Counts {
     pub(super) views: usize,
     /// Overlaps with leases that a former primary reported, which the store does not exclude (`failover`).
     pub(super) former_primary_overlaps: usize,
-    /// What would be a violation, were it not excused by what a quorum does not promise, or by a machine that stood still.
+    /// What the judges excuse by what a quorum does not promise, or by a machine that stood still.
     pub(super) excused: Excused,
 }
 
-/// By rule.
+/// By rule: each would be a violation otherwise, but for evictions and views.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Excused {
     pub(super) orders: usize,
     pub(super) events: usize,
     pub(super) fences: usize,
+    /// At the end of a wait that was shorter than an operation may take.
     pub(super) failures: usize,
+    /// Of a lease that too few nodes may have had.
+    pub(super) failures_at_few_nodes: usize,
+    /// Those that may have ended more than they report.
+    pub(super) evictions: usize,
+    /// Those that show a holder without a reported grant, which the second judge leaves out.
+    pub(super) views: usize,
 }
 
 impl Counts {
@@ -124,6 +131,9 @@ impl Counts {
         self.excused.events += other.excused.events;
         self.excused.fences += other.excused.fences;
         self.excused.failures += other.excused.failures;
+        self.excused.failures_at_few_nodes += other.excused.failures_at_few_nodes;
+        self.excused.evictions += other.excused.evictions;
+        self.excused.views += other.excused.views;
     }
 }
 
@@ -222,12 +232,17 @@ impl<'a> Evidence<'a> {
         outages.any(|outage| outage.forgets() && outage.overlaps(from, until))
     }
 
+    /// Whether leases that were reported may have been lost in this time: in a failover only if replicas do not confirm.
+    fn has_lost_leases(&self, from: Micros, until: Micros) -> bool {
+        let mut outages = self.history.outages.iter();
+        outages.any(|outage| self.history.forgets_leases(outage) && outage.overlaps(from, until))
+    }
+
     /// Whether a lease may have been lost in this time, to its holder alone or to all.
     fn may_lose(&self, grant: &Grant<'_>, from: Micros, until: Micros) -> bool {
-        let (history, asked) = (self.history, grant.requested);
-        let mut outages = history.outages.iter();
-        outages.any(|outage| history.forgets_leases(outage) && outage.overlaps(from, until))
-            || history.may_lose(grant.claim, asked, (from, until))
+        let asked = grant.requested;
+        self.has_lost_leases(from, until)
+            || self.history.may_lose(grant.claim, asked, (from, until))
     }
 
     /// Whether the clock of Redis was changed in this time; forward only, or in any direction.
@@ -274,7 +289,27 @@ impl<'a> Evidence<'a> {
                 .filter(|(_, entry)| *entry == super::record::WatchEntry::Reset)
                 .count(),
             views: history.views.len(),
+            excused: self.doubtful(),
             ..Counts::default()
+        }
+    }
+
+    /// The evictions and views of which the second judge does not believe everything.
+    fn doubtful(&self) -> Excused {
+        let history = self.history;
+        let is_doubtful = |view: &&View| {
+            let owners = view.holders.iter().map(|(owner, _)| owner.as_str());
+            let mut claims = owners.filter_map(|owner| self.claim_of.get(owner));
+            claims.any(|claim| history.is_doubtful(view, *claim))
+        };
+        let evictions = history.requests.iter();
+        let evictions = evictions.filter(|request| request.action == Action::Evict);
+        Excused {
+            evictions: evictions
+                .filter(|request| history.is_doubtful_eviction(request))
+                .count(),
+            views: history.views.iter().filter(is_doubtful).count(),
+            ..Excused::default()
         }
     }
 }

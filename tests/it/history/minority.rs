@@ -16,7 +16,10 @@ const REST: Micros = 5 * SECOND;
 /// After this time a node that has not answered has no say in an operation.
 const LATE: Micros = SECOND / 10;
 
-/// After this time, what a request has begun is decided or undone.
+/// How long after a grant is reported the last of the nodes that are well records its token.
+const RECORDING: Micros = SECOND / 10;
+
+/// After this time, what a request without a definite answer has begun is decided or undone.
 const OPERATION: Micros = 2 * SECOND;
 
 /// How long the failures of one node may be apart, while its address is tried again.
@@ -96,7 +99,13 @@ impl History {
             true => (one, other),
             false => (other, one),
         };
-        let over = granted(first).saturating_add(OPERATION);
+        let is_settled = match first.last() {
+            None | Some(Answer::Queued) => false,
+            Some(Answer::Refused(refusal)) => first.is_granted() || refusal.status < 500,
+            Some(Answer::Granted { .. } | Answer::Freed | Answer::Evicted(_)) => true,
+        };
+        let lasting = if is_settled { RECORDING } else { OPERATION };
+        let over = granted(first).saturating_add(lasting);
         let is_late = granted(second) - second.sent >= LATE;
         let is_released = || {
             self.requests.iter().any(|request| {

@@ -76,16 +76,7 @@ pub(super) async fn run(options: &Options) -> Report {
 }
 
 async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report) -> Round {
-    let has_clock = options.faults.contains(&Fault::Clock);
-    let persistence = options.persistence(seed);
-    let mut fleet = match options.backend {
-        Backend::Redis => Fleet::on_redis(1, options.processes, persistence, has_clock).await,
-        Backend::Quorum => Fleet::on_redis(NODES, options.processes, persistence, has_clock).await,
-        Backend::Cluster => Fleet::on_cluster(options.processes).await,
-        Backend::Sentinel => Fleet::on_sentinels(options.processes, options.wait_replicas).await,
-        Backend::Memory => Fleet::in_memory(),
-        Backend::File => Fleet::on_file(),
-    };
+    let mut fleet = started(options, seed).await;
     if let Some(redis) = fleet.any_redis() {
         report.redis_version = redis.info("server", "redis_version").await;
     }
@@ -146,6 +137,20 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         violations,
         crashed: fleet.crashed(),
         is_finished,
+    }
+}
+
+/// The processes, and the store that they share.
+async fn started(options: &Options, seed: u64) -> Fleet {
+    let has_clock = options.faults.contains(&Fault::Clock);
+    let persistence = options.persistence(seed);
+    match options.backend {
+        Backend::Redis => Fleet::on_redis(1, options.processes, persistence, has_clock).await,
+        Backend::Quorum => Fleet::on_redis(NODES, options.processes, persistence, has_clock).await,
+        Backend::Cluster => Fleet::on_cluster(options.processes).await,
+        Backend::Sentinel => Fleet::on_sentinels(options.processes, options.wait_replicas).await,
+        Backend::Memory => Fleet::in_memory(),
+        Backend::File => Fleet::on_file(),
     }
 }
 

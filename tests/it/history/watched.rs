@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::record::Micros;
+use super::recorder::Recorder;
 use crate::support::eventually_within;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::{RedisOptions, RedisServer};
@@ -81,6 +83,23 @@ impl Watched {
         .await
     }
 
+    /// Waits until another server than this one is a primary. Returns the last time, by the clock of the record, at which
+    /// none was.
+    pub(super) async fn is_promoted(&self, former: usize, recorder: &Recorder) -> Micros {
+        let mut none_was = recorder.now();
+        eventually_within(SETTLES, "a replica becomes a primary", async || {
+            let asked = recorder.now();
+            for (number, server) in self.servers.iter().enumerate() {
+                if number != former && server.info("replication", "role").await == "master" {
+                    return Some(none_was);
+                }
+            }
+            none_was = asked;
+            None
+        })
+        .await
+    }
+
     /// Waits until the Sentinels name another primary than this one. Returns its number.
     pub(super) async fn is_replaced(&self, former: usize) -> usize {
         eventually_within(SETTLES, "a replica is promoted", async || {
@@ -108,6 +127,14 @@ impl Watched {
     /// Up to where a primary has written.
     pub(super) async fn offset(&self, primary: usize) -> u64 {
         self.replication(primary, "master_repl_offset").await
+    }
+
+    /// Waits until a primary has written more than this.
+    pub(super) async fn has_written(&self, primary: usize, more_than: u64) {
+        eventually_within(SETTLES, "the primary writes", async || {
+            (self.offset(primary).await > more_than).then_some(())
+        })
+        .await;
     }
 
     /// Up to where it had everything when it was promoted.

@@ -12,7 +12,7 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
-use super::{Recovery, UNPOISONED};
+use super::{FleetState, Recovery, UNPOISONED};
 use crate::store::redis::info::ServerInfo;
 use crate::store::redis::keys::RedisKeys;
 
@@ -22,12 +22,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long one check of an empty node waits for the others.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// How long the nodes that do not answer are waited for.
+/// How long the nodes that do not answer are waited for, at least.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Why a node has no vote: operators see these sentences.
-pub(in crate::store::redis) const EMPTY: &str =
-    "it is empty, and too few of the other nodes of the quorum have answered since";
+pub(in crate::store::redis) const EMPTY: &str = "it is empty, and too few of the other nodes of the quorum have answered since, or one of them grants nothing for a \
+     moment";
 pub(in crate::store::redis) const SAME: &str =
     "it is another node of the quorum as well, which has one vote";
 
@@ -41,6 +41,8 @@ struct QuorumPeers {
     lease_max: Duration,
     /// The longest wait of a node that has forgotten nothing: until its processes are back.
     pause_max: Duration,
+    /// How long a node that has not been asked again is believed to pause.
+    silence_max: Duration,
 }
 
 /// The data of one node.
@@ -72,13 +74,15 @@ impl QuorumPeer {
     pub(in crate::store::redis) fn all(
         databases: &[u32],
         lease_max: Duration,
-        pause_max: Duration,
+        check_interval: Duration,
     ) -> Vec<Self> {
         let peers = Arc::new(QuorumPeers {
             servers: Mutex::new(vec![None; databases.len()]),
             seen: Mutex::new(vec![None; databases.len()]),
             lease_max,
-            pause_max,
+            pause_max: FleetState::new(check_interval).settle(),
+            // A node is asked once in each interval, and answers a little later.
+            silence_max: SILENCE_MAX.max(check_interval * 2),
         });
         let peer = |(number, database): (usize, &u32)| Self {
             peers: Arc::clone(&peers),
@@ -217,7 +221,7 @@ impl QuorumPeers {
         // A pause ends sooner than the longest lease. A node that is silent since may not say so.
         let pausing = others().filter_map(|(_, seen)| seen.as_ref());
         let pausing = pausing.filter(|seen| is_recent(seen) && seen.is_pausing);
-        let pausing = pausing.filter(|seen| now.duration_since(seen.at) < SILENCE_MAX);
+        let pausing = pausing.filter(|seen| now.duration_since(seen.at) < self.silence_max);
         if known.len() + pausing.count() >= majority {
             return None;
         }
@@ -272,8 +276,17 @@ mod tests {
 
     /// How long the first of the nodes waits, which is empty, once it has asked the others for this long.
     fn wait_with(others: &[Option<(Seen, i64)>], after: Duration) -> Option<Duration> {
+        wait_with_checks(Duration::from_secs(2), others, after)
+    }
+
+    /// The same, if each node is checked once in this time.
+    fn wait_with_checks(
+        check_interval: Duration,
+        others: &[Option<(Seen, i64)>],
+        after: Duration,
+    ) -> Option<Duration> {
         let since = Instant::now() + HOUR;
-        let peers = QuorumPeer::all(&vec![0; others.len() + 1], HOUR, MILLI * 3_000);
+        let peers = QuorumPeer::all(&vec![0; others.len() + 1], HOUR, check_interval);
         let empty = Seen {
             at: since,
             remembers: false,
@@ -370,5 +383,19 @@ mod tests {
         let others = [Some((pauses, 1)), None];
         assert_eq!(wait_with(&others, SILENCE_MAX - MILLI), None);
         assert_eq!(wait_with(&others, SILENCE_MAX), Some(HOUR));
+    }
+
+    #[test]
+    fn a_node_that_pauses_is_not_taken_for_silent_between_two_checks() {
+        let pauses = Seen {
+            remembers: false,
+            is_pausing: true,
+            ..with_leases_of(9_000)
+        };
+        let others = [Some((with_leases_of(9_000), 1)), Some((pauses, 1))];
+        let interval = SILENCE_MAX * 2;
+        let wait = |after| wait_with_checks(interval, &others, after);
+        assert_eq!(wait(interval + SILENCE_MAX), None);
+        assert_eq!(wait(interval * 2 + MILLI), Some(HOUR));
     }
 }

@@ -3,9 +3,12 @@
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::record::{Answer, Effect, Micros};
+use super::super::record::{Answer, Effect, Micros, SECOND};
 use super::super::watched::{SENTINELS, Watched};
 use super::{Nemesis, Outage, Struck};
+
+/// How long after it follows another primary an answer of a former primary may still arrive: the operation timeout.
+const ANSWERED: Micros = 2 * SECOND;
 
 impl Nemesis<'_> {
     fn watched(&mut self) -> &mut Watched {
@@ -18,12 +21,17 @@ impl Nemesis<'_> {
         let away = self.chance.millis(0, 1_500);
         let former = self.watched().is_settled().await;
         let from = self.recorder.now();
+        let recorder = self.recorder.clone();
         let watched = self.watched();
-        watched.sentinels.fail_over().await;
+        let (promoted, ()) = tokio::join!(
+            watched.is_promoted(former, &recorder),
+            watched.sentinels.fail_over()
+        );
         let primary = watched.is_replaced(former).await;
         sleep(away).await;
         self.watched().demote(former, primary).await;
-        self.is_over(None, from).await
+        self.former_primary(None, promoted);
+        self.is_whole(from).await
     }
 
     /// Kills the primary, or pauses it until a replica is promoted, and lets it come back.
@@ -48,9 +56,8 @@ impl Nemesis<'_> {
         self.watched().servers[former].resume();
         sleep(away).await;
         self.watched().demote(former, primary).await;
-        let struck = self.is_whole(from).await;
         self.former_primary(None, resumed);
-        struck
+        self.is_whole(from).await
     }
 
     /// Pauses the primary for less or more than it takes to replace it.
@@ -64,14 +71,17 @@ impl Nemesis<'_> {
         let began = Instant::now();
         let is_silent = timeout(away, server.command(&["PING"])).await.is_err();
         sleep(away.saturating_sub(began.elapsed())).await;
-        server.resume();
+        let resumed = self.recorder.now();
+        let watched = self.watched();
+        watched.servers[paused].resume();
         let primary = watched.is_settled_or_replaced(paused).await;
         let observed = u64::from(is_silent);
         if primary == paused {
             return self.struck(from, Effect::Away, observed);
         }
         watched.demote(paused, primary).await;
-        let struck = self.is_over(None, from).await;
+        self.former_primary(None, resumed);
+        let struck = self.is_whole(from).await;
         Struck { observed, ..struck }
     }
 
@@ -85,7 +95,9 @@ impl Nemesis<'_> {
         let from = self.recorder.now();
         let watched = self.watched();
         watched.servers[former].stop_replication().await;
+        let cut_at = watched.offset(former).await;
         sleep(lag).await;
+        watched.has_written(former, cut_at).await;
         let written = watched.offset(former).await;
         watched.servers[former].kill();
         let primary = watched.is_replaced(former).await;
@@ -106,19 +118,22 @@ impl Nemesis<'_> {
         let lasts = self.chance.millis(1_000, 6_000);
         let former = self.watched().is_settled().await;
         let from = self.recorder.now();
+        let recorder = self.recorder.clone();
         let watched = self.watched();
         watched.hide_sentinels(process);
         watched.servers[former].part_from_peers().await;
+        let promoted = watched.is_promoted(former, &recorder).await;
         let primary = watched.is_replaced(former).await;
-        let promoted = self.recorder.now();
+        let replaced = self.recorder.now();
         sleep(lasts).await;
         let rejoined = self.recorder.now();
         let watched = self.watched();
         watched.servers[former].rejoin_peers().await;
         watched.demote(former, primary).await;
         watched.show_sentinels(process);
-        let observed = self.answered_within(process, promoted, rejoined);
-        let struck = self.is_over(Some(process), from).await;
+        self.former_primary(Some(process), promoted);
+        let observed = self.answered_within(process, replaced, rejoined);
+        let struck = self.is_whole(from).await;
         Struck { observed, ..struck }
     }
 
@@ -157,26 +172,20 @@ impl Nemesis<'_> {
         self.struck(from, Effect::Loss, u64::try_from(size).unwrap_or(0))
     }
 
-    /// The end of a failover in which a former primary may have answered this process, or any.
-    async fn is_over(&mut self, process: Option<usize>, from: Micros) -> Struck {
-        let struck = self.is_whole(from).await;
-        self.former_primary(process, from);
-        struck
-    }
-
     /// The end of a failover: all servers follow the new primary.
     async fn is_whole(&mut self, from: Micros) -> Struck {
         self.watched().is_settled().await;
         self.struck(from, Effect::Failover, 1)
     }
 
+    /// Records that a former primary, which follows another one now, may have answered this process, or any, since then.
     fn former_primary(&self, process: Option<usize>, from: Micros) {
         self.recorder.outage(Outage {
             fault: "a former primary",
             process,
             node: None,
             from,
-            until: self.recorder.now(),
+            until: self.recorder.now() + ANSWERED,
             effect: Effect::FormerPrimary,
             ends_process: false,
         });

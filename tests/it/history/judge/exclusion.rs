@@ -117,9 +117,9 @@ fn cooling(evidence: &Evidence<'_>, index: usize, grants: &[usize], found: &mut 
             || other.reported >= closed_until
             || other.requested < evicted_by
             || !conflicts(terms.mode, others.mode)
-            // A clock step or a loss of data may end the cool-down.
+            // A clock step or a loss of leases may end the cool-down.
             || evidence.has_clock_step(grant.requested, other.reported, false)
-            || evidence.has_loss(grant.requested, other.reported)
+            || evidence.has_lost_leases(grant.requested, other.reported)
         {
             continue;
         }

@@ -68,9 +68,12 @@ fn dead_and_partial(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Viola
 /// An ended claim is not granted again, and an ended lease cannot be renewed.
 fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>) {
     let is_exempt = |from: Micros, until: Micros| {
-        // After a loss of data or a long forward step the store has no tombstones; a backward step makes leases longer.
-        evidence.has_loss(from, until) || evidence.has_clock_step(from, until, false)
+        // A loss of leases or a long forward step leaves no tombstones; a backward step makes leases longer.
+        evidence.has_lost_leases(from, until) || evidence.has_clock_step(from, until, false)
     };
+    // Replicas do not confirm a release: after a failover, its lease may be back.
+    let may_forget_ends =
+        |from: Micros, until: Micros| evidence.has_loss(from, until) || is_exempt(from, until);
     let mut first_granted = Micros::MAX;
     let mut ended: Option<Micros> = None;
     let mut lasts_until: Option<Micros> = Some(0);
@@ -79,7 +82,7 @@ fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>
             && request.is_granted()
             && request.sent > ended
             && request.ended().min(request.sent + SECOND) < ended + TOMBSTONE_TTL_MIN
-            && !is_exempt(
+            && !may_forget_ends(
                 evidence
                     .requests_of(claim)
                     .next()
@@ -214,6 +217,7 @@ fn seen_without(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 let mut during = during.take_while(|view| view.sent < lasting.known_until);
                 during.find(|view| {
                     view.at < lasting.known_until
+                        && !evidence.history.is_former_view(view)
                         && !view.holders.iter().any(|(_, fence)| *fence == grant.fence)
                         && !evidence.may_lose(
                             grant,
@@ -310,7 +314,12 @@ fn pairs(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
         let [before, meanwhile, after] = three else {
             continue;
         };
-        if before.name != after.name || before.name == meanwhile.name {
+        if before.name != after.name
+            || before.name == meanwhile.name
+            || three
+                .iter()
+                .any(|view| evidence.history.is_former_view(view))
+        {
             continue;
         }
         for (owner, fence) in &before.holders {
@@ -340,7 +349,7 @@ fn pairs(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 && !is_under_way
                 && !holds(meanwhile)
                 && !evictions.any(|eviction| eviction.names[0] == meanwhile.name)
-                && !evidence.has_loss(before.sent.saturating_sub(SETTLING), after.at)
+                && !evidence.has_lost_leases(before.sent.saturating_sub(SETTLING), after.at)
             {
                 let what = format!("{} without {}", before.name, meanwhile.name);
                 let what = format!("{what}{}", story(evidence, *claim));

@@ -49,6 +49,10 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, excused
                     excused.failures += 1;
                     continue;
                 }
+                if refusal.code == "store_unavailable" && may_lack_a_node(evidence, request, *at) {
+                    excused.failures_at_few_nodes += 1;
+                    continue;
+                }
                 let reported = request
                     .claim
                     .map_or_else(|| shown(request), |claim| story(evidence, claim));
@@ -151,11 +155,17 @@ fn is_open(request: &Request) -> bool {
     matches!(request.last(), None | Some(Answer::Queued))
 }
 
-/// Whether too few nodes may have the lease of its claim: two have it at first, and if one of those fails, the other is no
-/// majority.
+/// Whether it is about a lease that its claim has or may have had.
+fn needs_lease(request: &Request) -> bool {
+    request.asks() || matches!(request.action, Action::Renew | Action::StepDown)
+}
+
+/// Whether it needs the lease of its claim, and too few nodes may have that: two have it at first, and if one of those
+/// fails, the other is no majority.
 fn may_lack_a_node(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     let during = (request.sent.saturating_sub(RECONNECTING), at);
-    request.claim.is_some_and(|claim| {
+    let claim = request.claim.filter(|_| needs_lease(request));
+    claim.is_some_and(|claim| {
         let mut own = evidence.requests_of(claim);
         own.next()
             .is_some_and(|first| evidence.history.may_lose(claim, first.sent, during))
@@ -173,12 +183,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if request.asks() && may_be_over(evidence, request, at) {
                 return false;
             }
-            let renews = matches!(request.action, Action::Renew | Action::StepDown);
-            let needs_lease = request.asks() || renews;
-            if needs_lease && is_over(evidence, request, at) {
-                return false;
-            }
-            if may_lack_a_node(evidence, request, at) {
+            if needs_lease(request) && is_over(evidence, request, at) {
                 return false;
             }
             // A grant while the processes notify each other of a clock step has an unknown outcome.

@@ -174,12 +174,8 @@ impl Part<'_> {
         let owners: BTreeMap<_, _> = owners.collect();
         let views = self.history.views.iter().enumerate();
         // A former primary may have answered some of them.
-        let views = views.filter(|(_, view)| {
-            let is_former = self
-                .history
-                .is_of_former_primary(None, (view.sent, view.at));
-            view.name == self.name && !is_former
-        });
+        let views =
+            views.filter(|(_, view)| view.name == self.name && !self.history.is_former_view(view));
         views.filter_map(move |(number, view)| {
             let known = view.holders.iter().filter_map(|(owner, fence)| {
                 let claim = *owners.get(owner.as_str())?;
