@@ -83,14 +83,6 @@ async fn a_node_that_is_found_empty_while_another_one_pauses_votes_when_its_leas
     })
     .await;
     let (late, _) = process(&addresses(&servers)).await;
-    eventually("the empty node is refused", async || {
-        let findings = late.service.store_health().findings;
-        let mut findings = findings.iter();
-        findings.find_map(|finding| finding.detail.contains("it is empty").then_some(()))
-    })
-    .await;
-    let grace = servers[1].keys(0, "*:grace").await;
-    assert!(!grace.is_empty(), "the second node has paused too shortly");
     until_votes(&late, "all nodes vote", true).await;
     next_fence(&late, &short(claim())).await;
 }
