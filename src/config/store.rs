@@ -174,7 +174,7 @@ fn directory(rest: &str) -> Result<PathBuf, String> {
         "" => Err(format!("the directory is missing; {HOW}")),
         // It would name another directory than the one that was meant.
         path if path.trim() != path => Err(format!(
-            "the directory \"{path}\" begins or ends with a blank; {HOW}"
+            "the directory {path:?} begins or ends with a blank; {HOW}"
         )),
         path => Ok(PathBuf::from(path)),
     }

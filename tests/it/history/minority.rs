@@ -34,6 +34,13 @@ pub(super) struct Together {
     pub(super) apart: Micros,
 }
 
+/// Failures of several nodes that last as long as a reservation: another node passes over a claim that does not get the
+/// lock from a majority within this time.
+pub(super) const UNCLAIMED: Together = Together {
+    at_least: 7 * SECOND / 10,
+    apart: 0,
+};
+
 /// A time in which a node did not answer, or was slow.
 struct Failure {
     node: usize,

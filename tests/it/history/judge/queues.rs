@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::minority::Together;
+use super::super::minority::UNCLAIMED;
 use super::super::record::{Action, Answer, Effect, End, Micros, Mode, SECOND, View};
 use super::{Counts, Evidence, Grant, Rule, SETTLING, Violation, story};
 
@@ -20,13 +20,6 @@ const NEARLY_OVER: Micros = SECOND / 2;
 
 /// How long a refusal may be in flight: the claim may have left the queue that much earlier.
 const REFUSAL_UNDER_WAY: Micros = 2 * SECOND;
-
-/// Failures of several nodes that last as long as a reservation: another node passes over a claim that does not get the
-/// lock from a majority within this time.
-const UNCLAIMED: Together = Together {
-    at_least: 7 * SECOND / 10,
-    apart: 0,
-};
 
 /// A margin before the end of a kept place.
 const PLACE_MARGIN: Micros = SECOND;
