@@ -11,6 +11,7 @@ mod events;
 mod retry;
 mod url;
 
+use std::error::Error;
 use std::io;
 use std::time::Duration;
 
@@ -80,7 +81,13 @@ pub enum NoAnswer {
         /// The system's reason.
         error: io::Error,
     },
-    /// It does not speak TLS, or its certificate cannot be trusted.
+    /// Its certificate is from an authority that this client does not trust.
+    #[error("{url} cannot be trusted: its certificate is not from an authority that is trusted")]
+    UnknownAuthority {
+        /// Whose.
+        url: String,
+    },
+    /// It does not speak TLS, or its certificate cannot be trusted for another reason.
     #[error("{url} cannot be trusted: {problem}")]
     Untrusted {
         /// Whose.
@@ -88,13 +95,19 @@ pub enum NoAnswer {
         /// Why, and what to do.
         problem: &'static str,
     },
+    /// This client has no certificate.
+    #[error("{url} refuses the connection: it wants a certificate")]
+    CertificateMissing {
+        /// Who wants one.
+        url: String,
+    },
     /// It does not accept the certificate of this client.
     #[error("{url} refuses the connection: {problem}")]
     CertificateRefused {
-        /// Whose.
+        /// Who.
         url: String,
-        /// Why, and what to do.
-        problem: &'static str,
+        /// Why, and why a newer certificate was not shown if there was one to read.
+        problem: String,
     },
     /// Not in time.
     #[error("{url} did not answer in time")]
@@ -118,8 +131,26 @@ impl NoAnswer {
     pub fn is_final(&self) -> bool {
         matches!(
             self,
-            Self::Untrusted { .. } | Self::CertificateRefused { .. }
+            Self::UnknownAuthority { .. }
+                | Self::Untrusted { .. }
+                | Self::CertificateMissing { .. }
+                | Self::CertificateRefused { .. }
         )
+    }
+
+    /// The reason, with the setting that names the authorities to trust if another one is missing there.
+    pub(crate) fn explain(&self, ca_setting: &str) -> String {
+        match self {
+            Self::UnknownAuthority { .. } => {
+                format!("{self}; name that authority with {ca_setting}")
+            }
+            Self::Connect { .. }
+            | Self::Untrusted { .. }
+            | Self::CertificateMissing { .. }
+            | Self::CertificateRefused { .. }
+            | Self::TimedOut { .. }
+            | Self::Broken { .. } => self.to_string(),
+        }
     }
 }
 
@@ -256,13 +287,8 @@ impl Client {
 
     fn no_connection(&self, error: io::Error) -> NoAnswer {
         let url = self.url.to_string();
-        if let Some(problem) = encryption::trust_problem(&error) {
-            return NoAnswer::Untrusted { url, problem };
-        }
-        match encryption::refusal(&error) {
-            Some(problem) => NoAnswer::CertificateRefused { url, problem },
-            None => NoAnswer::Connect { url, error },
-        }
+        self.problem_of_tls(&error)
+            .unwrap_or(NoAnswer::Connect { url, error })
     }
 
     fn timed_out(&self) -> NoAnswer {
@@ -270,12 +296,15 @@ impl Client {
         NoAnswer::TimedOut { url }
     }
 
-    fn broken(&self, error: hyper::Error) -> NoAnswer {
+    /// Why a request over a connection of this client has no answer.
+    pub(crate) fn broken(&self, error: hyper::Error) -> NoAnswer {
         let url = self.url.to_string();
-        match encryption::refusal_of_request(&error) {
-            Some(problem) => NoAnswer::CertificateRefused { url, problem },
-            None => NoAnswer::Broken { url, error },
-        }
+        self.problem_of_tls(&error)
+            .unwrap_or(NoAnswer::Broken { url, error })
+    }
+
+    fn problem_of_tls(&self, error: &(dyn Error + 'static)) -> Option<NoAnswer> {
+        self.encryption.as_ref()?.problem_in(error, &self.url)
     }
 }
 

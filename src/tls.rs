@@ -1,5 +1,5 @@
 //! TLS of the connections that this program opens, to a Redis, to a service, or to its own server: which certificates it
-//! trusts.
+//! trusts, and what says that its own is not accepted.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use rustls::crypto::ring;
 use rustls::crypto::{self, CryptoProvider};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
 };
 
 use crate::config::TlsIdentity;
@@ -44,6 +45,25 @@ impl CertificateFault {
             Self::Other
         }
     }
+}
+
+/// Whether an alert of the other side is about the certificate of this process, or about having none.
+pub(crate) fn is_about_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription as A;
+    matches!(
+        alert,
+        A::CertificateRequired
+            | A::NoCertificate
+            | A::BadCertificate
+            | A::UnsupportedCertificate
+            | A::CertificateRevoked
+            | A::CertificateExpired
+            | A::CertificateUnknown
+            | A::UnknownCA
+            | A::AccessDenied
+            // A signature that is not by the key of the certificate, or of an authority of the same name with another key.
+            | A::DecryptError
+    )
 }
 
 /// The authorities that are trusted: these alone, or those of the system.

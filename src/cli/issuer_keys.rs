@@ -219,7 +219,7 @@ async fn fetch_with(
     algorithms: &[Algorithm],
 ) -> Result<Vec<SigningKey>, String> {
     let answer = client.send(&Call::get(String::new()), FETCH_TIMEOUT).await;
-    let answer = answer.map_err(|error| error.to_string())?;
+    let answer = answer.map_err(|error| error.explain("jwt.jwks_ca_file"))?;
     if answer.status != StatusCode::OK {
         return Err(format!("the answer is {}", answer.status));
     }

@@ -103,12 +103,22 @@ impl ClientError {
     }
 
     pub(super) fn no_answer(error: &NoAnswer) -> Self {
-        if error.is_final() {
-            return Self::Misconfigured(error.to_string());
+        match error {
+            NoAnswer::CertificateMissing { .. } => Self::Misconfigured(format!(
+                "{error}; name the files of one with --client-cert-file and --client-key-file, or with {CERT_VARIABLE} \
+                 and {CERT_KEY_VARIABLE}"
+            )),
+            NoAnswer::UnknownAuthority { .. }
+            | NoAnswer::Untrusted { .. }
+            | NoAnswer::CertificateRefused { .. } => {
+                Self::Misconfigured(error.explain(&format!("--ca-file or {CA_VARIABLE}")))
+            }
+            NoAnswer::Connect { .. } | NoAnswer::TimedOut { .. } | NoAnswer::Broken { .. } => {
+                Self::Unreachable(format!(
+                    "{error}; start the service, or name another one with --url or {URL_VARIABLE}"
+                ))
+            }
         }
-        Self::Unreachable(format!(
-            "{error}; start the service, or name another one with --url or {URL_VARIABLE}"
-        ))
     }
 }
 

@@ -1,15 +1,16 @@
 //! TLS of the connections to the service: which authorities are trusted, which certificate is shown, and why a connection with
 //! TLS fails.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::pki_types::CertificateDer;
 use rustls::{AlertDescription, InvalidMessage, RootCertStore};
 use tokio_rustls::TlsConnector;
 
+use super::{NoAnswer, ServiceUrl};
 use crate::config::TlsIdentity;
 use crate::tls::{self, CertificateFault};
 
@@ -26,8 +27,14 @@ pub struct CertificateFiles {
 pub(super) struct Encryption {
     roots: RootCertStore,
     files: Option<CertificateFiles>,
-    /// What the last connection used.
-    last: Mutex<TlsConnector>,
+    last: Mutex<LastConnector>,
+}
+
+/// What the last connection used.
+struct LastConnector {
+    connector: TlsConnector,
+    /// Why it is that of an earlier connection: the files could not be used.
+    problem: Option<String>,
 }
 
 impl Encryption {
@@ -37,21 +44,60 @@ impl Encryption {
         files: Option<CertificateFiles>,
     ) -> Result<Self, String> {
         let roots = tls::trusted(authorities)?;
-        let last = Mutex::new(connector(&roots, files.as_ref())?);
+        let last = LastConnector {
+            connector: connector(&roots, files.as_ref())?,
+            problem: None,
+        };
+        let last = Mutex::new(last);
         Ok(Self { roots, files, last })
     }
 
     /// What the next connection uses. The files are read for each, because certificates that are mounted into a pod are
     /// replaced there before they end. While the files cannot be used or do not belong together, the certificate is that of
-    /// before: a lease should not be lost because they are just being replaced.
+    /// before: a lease should not be lost because they are just being replaced. A refusal of that one has the reason.
     pub(super) fn connector(&self) -> TlsConnector {
         let files = self.files.as_ref();
-        let read = files.and_then(|files| connector(&self.roots, Some(files)).ok());
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(read) = read {
-            *last = read;
+        let read = files.map(|files| connector(&self.roots, Some(files)));
+        let mut last = self.last();
+        match read {
+            Some(Ok(connector)) => {
+                *last = LastConnector {
+                    connector,
+                    problem: None,
+                }
+            }
+            Some(Err(problem)) => last.problem = Some(problem),
+            None => {}
         }
-        last.clone()
+        last.connector.clone()
+    }
+
+    /// Why one side does not accept the other's certificate; none if the error is another one. With TLS 1.3 the service
+    /// looks at the certificate when the client has already sent its request.
+    pub(super) fn problem_in(
+        &self,
+        error: &(dyn Error + 'static),
+        url: &ServiceUrl,
+    ) -> Option<NoAnswer> {
+        let (error, url) = (error_of_tls(error)?, url.to_string());
+        let rustls::Error::AlertReceived(alert) = error else {
+            return distrust(error, url);
+        };
+        if !tls::is_about_certificate(*alert) {
+            return None;
+        }
+        if self.files.is_none() {
+            return Some(NoAnswer::CertificateMissing { url });
+        }
+        let mut problem = refusal(*alert).to_owned();
+        if let Some(of_files) = &self.last().problem {
+            problem = format!("{problem}; its files cannot be used any more: {of_files}");
+        }
+        Some(NoAnswer::CertificateRefused { url, problem })
+    }
+
+    fn last(&self) -> MutexGuard<'_, LastConnector> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,19 +119,17 @@ fn connector(
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Why the other side is not trusted, and what to do; none if the error is another one.
-pub(super) fn trust_problem(error: &io::Error) -> Option<&'static str> {
-    let error = error_of_tls(error)?;
+/// Why the other side is not trusted; none if the error is another one.
+fn distrust(error: &rustls::Error, url: String) -> Option<NoAnswer> {
     if *error == rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) {
-        return Some("it speaks plain HTTP; write http:// instead of https://");
+        let problem = "it speaks plain HTTP; write http:// instead of https://";
+        return Some(NoAnswer::Untrusted { url, problem });
     }
     let rustls::Error::InvalidCertificate(error) = error else {
         return None;
     };
-    Some(match CertificateFault::of(error) {
-        CertificateFault::UnknownAuthority => {
-            "its certificate is not from an authority that is trusted; name that authority with --ca-file or LEASEHOLD_CA_FILE"
-        }
+    let problem = match CertificateFault::of(error) {
+        CertificateFault::UnknownAuthority => return Some(NoAnswer::UnknownAuthority { url }),
         CertificateFault::OtherName => {
             "its certificate is for another name; use that name in the URL"
         }
@@ -94,39 +138,27 @@ pub(super) fn trust_problem(error: &io::Error) -> Option<&'static str> {
             "its certificate is not valid yet; check the clock of this machine"
         }
         CertificateFault::Other => "its certificate cannot be verified",
-    })
+    };
+    Some(NoAnswer::Untrusted { url, problem })
 }
 
-/// Why the other side refuses the certificate of this client, and what to do; none if the error is another one.
-pub(super) fn refusal(error: &io::Error) -> Option<&'static str> {
+/// What the other side has against the certificate of this client.
+fn refusal(alert: AlertDescription) -> &'static str {
     use AlertDescription as A;
-    let rustls::Error::AlertReceived(alert) = error_of_tls(error)? else {
-        return None;
-    };
-    if *alert == A::CertificateRequired {
-        Some(
-            "it wants a certificate; name the files of one with --client-cert-file and --client-key-file, or with \
-             LEASEHOLD_CLIENT_CERT_FILE and LEASEHOLD_CLIENT_KEY_FILE",
-        )
-    } else if *alert == A::UnknownCA {
-        Some("the certificate of this client is not from an authority that it trusts")
-    } else if *alert == A::CertificateExpired {
-        Some("the certificate of this client has expired")
-    } else if matches!(
-        *alert,
-        A::BadCertificate | A::CertificateUnknown | A::DecryptError
-    ) {
-        Some("it does not accept the certificate of this client")
+    if alert == A::UnknownCA {
+        "the certificate of this client is not from an authority that it trusts"
+    } else if alert == A::CertificateExpired {
+        "the certificate of this client has expired"
+    } else if alert == A::CertificateRevoked {
+        "the certificate of this client has been revoked"
     } else {
-        None
+        "it does not accept the certificate of this client"
     }
 }
 
-/// The same of a request. With TLS 1.3 the service looks at the certificate when the client has already sent its request.
-pub(super) fn refusal_of_request(error: &hyper::Error) -> Option<&'static str> {
-    refusal(error.source()?.downcast_ref()?)
-}
-
-fn error_of_tls(error: &io::Error) -> Option<&rustls::Error> {
+/// The TLS error that an error of a connection or of a request comes from.
+fn error_of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let of_connection = error.downcast_ref::<io::Error>();
+    let error = of_connection.or_else(|| error.source()?.downcast_ref())?;
     error.get_ref()?.downcast_ref()
 }

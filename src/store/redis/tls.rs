@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use redis::RedisError;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, RootCertStore};
+use rustls::{CertificateError, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 use super::failure::{Failure, Fate};
 use crate::config::RedisTls;
 use crate::store::Fault;
-use crate::tls::{CertificateFault, client_config, trusted};
+use crate::tls::{CertificateFault, client_config, is_about_certificate, trusted};
 
 /// Encrypts connections to one Redis.
 pub(super) struct ClientTls {
@@ -162,23 +162,6 @@ fn problem_with(certificate: &CertificateError) -> TlsProblem {
         CertificateFault::NotValidYet => TlsProblem::NotValidYet,
         CertificateFault::Other => TlsProblem::BadCertificate,
     }
-}
-
-/// Whether an alert of the other side is about the certificate of this process.
-fn is_about_certificate(alert: AlertDescription) -> bool {
-    use AlertDescription as A;
-    matches!(
-        alert,
-        A::CertificateRequired
-            | A::NoCertificate
-            | A::BadCertificate
-            | A::UnsupportedCertificate
-            | A::CertificateRevoked
-            | A::CertificateExpired
-            | A::CertificateUnknown
-            | A::UnknownCA
-            | A::AccessDenied
-    )
 }
 
 fn cause(error: &io::Error) -> Option<&rustls::Error> {

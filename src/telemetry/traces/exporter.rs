@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::otlp::{self, EncodedResource};
 use super::span::{SpanRecord, Tracer, TracerShared};
 use crate::backoff::Backoff;
-use crate::client::{Client, HttpConnection, ServiceUrl};
+use crate::client::{Client, HttpConnection, NoAnswer, ServiceUrl};
 use crate::config::TracesConfig;
 use crate::telemetry::Metrics;
 
@@ -260,21 +260,12 @@ impl ExportLoop {
             self.connection = Some(connection);
             return self.judge(status);
         }
-        let temporary = |problem: String| ExportFailure {
-            problem,
-            is_temporary: true,
-        };
         let connecting = self.client.connect().await;
-        let mut connection = connecting.map_err(|error| temporary(error.to_string()))?;
+        let mut connection = connecting.map_err(|error| no_answer(&error))?;
         let (status, _, _) = connection
             .exchange(self.request(body))
             .await
-            .map_err(|error| {
-                temporary(format!(
-                    "the connection to {} broke: {error}",
-                    self.client.url()
-                ))
-            })?;
+            .map_err(|error| no_answer(&self.client.broken(error)))?;
         self.connection = Some(connection);
         self.judge(status)
     }
@@ -326,6 +317,14 @@ impl ExportLoop {
             tracing::info!("spans are exported again");
         }
         self.is_failing = false;
+    }
+}
+
+/// There was no answer.
+fn no_answer(error: &NoAnswer) -> ExportFailure {
+    ExportFailure {
+        problem: error.explain("traces.ca_file"),
+        is_temporary: !error.is_final(),
     }
 }
 

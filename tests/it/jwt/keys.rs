@@ -242,7 +242,7 @@ async fn the_keys_come_from_an_issuer_with_an_authority_of_its_own() {
     service.serving.signal(Signal::SIGTERM);
     let log = service.serving.rest_of_log();
     assert!(
-        log.contains("is not from an authority that is trusted"),
+        log.contains("an authority that is trusted; name that authority with jwt.jwks_ca_file\""),
         "{log}"
     );
 }

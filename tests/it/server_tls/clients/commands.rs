@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Output;
 
-use leasehold::client::{CertificateFiles, Client, ServiceUrl, StreamAnswer};
+use leasehold::client::{Call, CertificateFiles, Client, Repeat, ServiceUrl, StreamAnswer};
 
 use super::{Authority, Served, WEB};
 use crate::process::leasehold;
@@ -14,6 +14,16 @@ impl Served {
     fn url(&self) -> String {
         let port = self.serving.url.rsplit_once(':').unwrap().1;
         format!("https://localhost:{port}")
+    }
+
+    fn client(&self, files: &TlsFiles) -> Client {
+        let files = CertificateFiles {
+            certificate: files.certificate.clone().into(),
+            key: files.key.clone().into(),
+        };
+        let url = ServiceUrl::parse(&self.url()).unwrap();
+        let trusted = self.own.trusted().authorities;
+        Client::new(url, None, trusted.as_deref(), Some(files)).unwrap()
     }
 
     fn ask(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -53,8 +63,39 @@ fn a_command_is_known_by_the_certificate_that_it_shows() {
     let command = ["web/2", "--", program, "acquire", "web/3"];
     let ran = served.ask(&[&["run"], &flags[..], &command].concat(), &[]);
     assert_code(&ran, 0);
-    let without = served.ask(&["acquire", "web/4"], &[]);
-    assert!(!without.status.success());
+}
+
+#[test]
+fn a_certificate_that_is_refused_is_explained_and_not_shown_again() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let served = Served::start(&authority, &["--server-tls-client-certificate", "required"]);
+    let expired = authority.expired_files_for(WEB);
+    let unknown = other.files_for(WEB);
+    for (files, reason) in [
+        (
+            None,
+            "it wants a certificate; name the files of one with --client-cert-file and --client-key-file",
+        ),
+        (
+            Some(&unknown),
+            "the certificate of this client is not from an authority that it trusts",
+        ),
+        (Some(&expired), "the certificate of this client has expired"),
+    ] {
+        let variables = files.map(|files| {
+            [
+                ("LEASEHOLD_CLIENT_CERT_FILE", &*files.certificate),
+                ("LEASEHOLD_CLIENT_KEY_FILE", &*files.key),
+            ]
+        });
+        let refused = served.ask(&["acquire", "web/1"], variables.as_slice().as_flattened());
+        assert_code(&refused, 78);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(
+            text.contains(&format!("refuses the connection: {reason}")),
+            "{text}"
+        );
+    }
 }
 
 #[test]
@@ -104,13 +145,7 @@ async fn the_files_of_a_certificate_are_read_for_each_connection() {
         fs::copy(&files.key, &shown.key).unwrap();
     };
     show(&web);
-    let trusted = served.own.trusted().authorities;
-    let files = CertificateFiles {
-        certificate: shown.certificate.clone().into(),
-        key: shown.key.clone().into(),
-    };
-    let url = ServiceUrl::parse(&served.url()).unwrap();
-    let client = Client::new(url, None, trusted.as_deref(), Some(files)).unwrap();
+    let client = served.client(&shown);
     // Each stream has a connection of its own. No principal may have one, which says who it would be.
     let status = async || match client.open_stream("/events", None).await.unwrap() {
         StreamAnswer::Refused(answer) => answer.status.as_u16(),
@@ -126,4 +161,30 @@ async fn the_files_of_a_certificate_are_read_for_each_connection() {
     assert_eq!(status().await, 403, "the certificate before");
     fs::write(&shown.key, "").unwrap();
     assert_eq!(status().await, 403, "the certificate before");
+}
+
+/// The certificate of before is shown while its files cannot be used, which would otherwise be unknown.
+#[tokio::test]
+async fn a_refusal_says_whether_the_files_can_be_used() {
+    let served = Served::start(
+        &Authority::new(),
+        &["--server-tls-client-certificate", "required"],
+    );
+    let unknown = Authority::new();
+    let files = unknown.files_for(WEB);
+    let mut client = served.client(&files);
+    let call = Call::get("/locks/web/1".to_owned());
+    let mut refusal = async || {
+        let answer = client.send_repeatedly(&call, Repeat::Always).await;
+        answer.unwrap_err().to_string()
+    };
+    let refused = refusal().await;
+    assert!(
+        refused.ends_with("is not from an authority that it trusts"),
+        "{refused}"
+    );
+    fs::write(&files.key, "").unwrap();
+    let refused = refusal().await;
+    let problem = format!("its files cannot be used any more: {}", files.key);
+    assert!(refused.contains(&problem), "{refused}");
 }
