@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::{LockNames, Ttl};
-use crate::telemetry::traces::{SpanContext, SpanId, TraceId};
+use crate::telemetry::traces::TraceParent;
 
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -66,9 +66,9 @@ async fn a_release_that_frees_nothing_does_not_hide_the_one_before() {
         .expect("there is room");
     waiters.enqueue(&waiter, QueuePlace::Arriving, 1, Instant::now());
     let names = &waiter.claim.names;
-    let [first, repeated, again] = [(); 3].map(|()| SpanContext {
-        trace_id: TraceId::random(),
-        span_id: SpanId::random(),
+    let [first, repeated, again] = [1, 2, 3].map(|number| {
+        let header = format!("00-{number:032x}-{number:016x}-01");
+        TraceParent::parse(header.as_bytes()).expect(&header).span
     });
     for span in [first, repeated, again] {
         waiters.releasing(names, span);
