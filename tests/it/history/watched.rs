@@ -90,7 +90,10 @@ impl Watched {
         eventually_within(SETTLES, "a replica becomes a primary", async || {
             let asked = recorder.now();
             for (number, server) in self.servers.iter().enumerate() {
-                if number != former && server.info("replication", "role").await == "master" {
+                // A Sentinel ends the connections of a server when it promotes it: then the next answer shows it.
+                let answer = server.try_command(0, &["INFO", "replication"]).await.ok()?;
+                let section: String = redis::from_redis_value(answer).ok()?;
+                if number != former && section.contains("role:master") {
                     return Some(none_was);
                 }
             }

@@ -283,7 +283,12 @@ impl RedisServer {
         count.parse::<usize>().expect("a number") - 1
     }
 
-    async fn try_command(&self, database: u16, words: &[impl ToRedisArgs]) -> RedisResult<Value> {
+    /// The answer to a command, or why there is none.
+    pub(crate) async fn try_command(
+        &self,
+        database: u16,
+        words: &[impl ToRedisArgs],
+    ) -> RedisResult<Value> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(COMMAND_TIMEOUT))
             .set_response_timeout(Some(COMMAND_TIMEOUT));

@@ -22,12 +22,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long one check of an empty node waits for the others.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// How long the nodes that do not answer are waited for, at least.
+/// How long the nodes that do not answer are waited for.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Why a node has no vote: operators see these sentences.
-pub(in crate::store::redis) const EMPTY: &str = "it is empty, and too few of the other nodes of the quorum have answered since, or one of them grants nothing for a \
-     moment";
+pub(in crate::store::redis) const EMPTY: &str = "it is empty, and too few of the other nodes of the quorum have \
+     answered since, or one of them grants nothing for a moment";
 pub(in crate::store::redis) const SAME: &str =
     "it is another node of the quorum as well, which has one vote";
 
@@ -393,9 +393,8 @@ mod tests {
             ..with_leases_of(9_000)
         };
         let others = [Some((with_leases_of(9_000), 1)), Some((pauses, 1))];
-        let interval = SILENCE_MAX * 2;
-        let wait = |after| wait_with_checks(interval, &others, after);
-        assert_eq!(wait(interval + SILENCE_MAX), None);
-        assert_eq!(wait(interval * 2 + MILLI), Some(HOUR));
+        let wait = |after| wait_with_checks(SILENCE_MAX, &others, after);
+        assert_eq!(wait(SILENCE_MAX * 2), None);
+        assert_eq!(wait(SILENCE_MAX * 2 + MILLI), Some(HOUR));
     }
 }

@@ -382,16 +382,11 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
 
 /// The latest end of the grace after a loss of data: every reported lease has ended.
 pub(super) fn grace_end(evidence: &Evidence<'_>, from: Micros, until: Micros) -> Micros {
-    let reported = evidence
-        .grants
-        .iter()
-        .filter(|grant| grant.reported <= until);
-    let longest = reported.map(|grant| grant.latest_end).max().unwrap_or(from);
-    let lasting = evidence
-        .grants
-        .iter()
-        .filter(|grant| grant.reported <= until);
-    let ttl = lasting.map(|grant| grant.latest_end - grant.reported.min(grant.latest_end));
+    let grants = evidence.grants.iter();
+    let reported = grants.filter(|grant| grant.reported <= until);
+    let ends = reported.clone().map(|grant| grant.latest_end);
+    let longest = ends.max().unwrap_or(from);
+    let ttl = reported.map(|grant| grant.latest_end - grant.reported.min(grant.latest_end));
     let ttl = ttl.max().unwrap_or(0);
     longest.max(until + ttl) + GRACE_BESIDE
 }
