@@ -34,7 +34,7 @@ pub struct TraceParent {
 }
 
 impl TraceId {
-    pub(crate) fn random() -> Self {
+    pub(super) fn random() -> Self {
         Self(NonZeroU128::new(fastrand::u128(..)).unwrap_or(NonZeroU128::MIN))
     }
 
@@ -50,7 +50,7 @@ impl fmt::Display for TraceId {
 }
 
 impl SpanId {
-    pub(crate) fn random() -> Self {
+    pub(super) fn random() -> Self {
         Self(NonZeroU64::new(fastrand::u64(..)).unwrap_or(NonZeroU64::MIN))
     }
 
