@@ -202,6 +202,10 @@ fn source(settings: &Settings, algorithms: &[Algorithm]) -> Result<JwksSource, C
 /// Whoever can change the keys on their way can make tokens, so plain HTTP is for this machine alone.
 fn check_url(url: &str) -> Result<(), String> {
     let example = "write one like https://issuer.example/jwks.json";
+    if url.contains(['@', '?', '#']) {
+        // It is not quoted, because such a part may be a password.
+        return Err(format!("has a user, a query or a fragment; {example}"));
+    }
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split('/').next().unwrap_or_default();
     let host = match authority.strip_prefix('[') {
@@ -216,10 +220,8 @@ fn check_url(url: &str) -> Result<(), String> {
     let is_usable = url
         .parse::<hyper::Uri>()
         .is_ok_and(|uri| !has_port || uri.port_u16().is_some());
-    if url.contains(['@', '?', '#']) || host.is_empty() || !is_usable {
-        return Err(format!(
-            "\"{url}\" is not a URL without user, query and fragment; {example}"
-        ));
+    if host.is_empty() || !is_usable {
+        return Err(format!("\"{url}\" is not a URL; {example}"));
     }
     let is_loopback = || {
         host == "localhost"
