@@ -118,8 +118,11 @@ fn keys_come_over_tls_or_from_this_machine() {
     for (url, words) in [
         ("http://issuer.example/jwks", "is not encrypted"),
         ("http://localhost.evil.example/jwks", "is not encrypted"),
-        ("http://127.0.0.1@evil.example/jwks", "without user"),
-        ("https://a/jwks?x=1", "has a user, a query or a fragment; write"),
+        ("http://127.0.0.1@evil.example/jwks", "has a user"),
+        (
+            "https://a/jwks?x=1",
+            "has a user, a query or a fragment; write",
+        ),
         ("ftp://a/jwks", "neither https nor http"),
         ("https:///jwks", "is not a URL"),
         ("https://a:port/jwks", "is not a URL"),
