@@ -163,21 +163,32 @@ async fn what_is_reported_is_on_the_replica() {
     primary.is_confirmed_by(1).await;
     let store = store(&primary).await;
     late.delay_replies(LATE);
-    for _ in 0..10 {
+    let (mut confirmed, mut tries) = (0, 0);
+    while confirmed < 10 {
+        tries += 1;
+        assert!(tries < 30, "{confirmed} of {tries} are confirmed");
         let held = lasting(claim());
         let bucket = lock_of(&held).bucket().index();
         let record = async |server: &RedisServer| {
             let key = format!("lh:1:{{{bucket}}}:l:{}", lock_of(&held).as_str());
             server.command(&["DUMP", &key]).await
         };
+        // On a machine that stands still for a second, nothing is confirmed in time, and nothing is reported.
         let granted = acquire(&*store, &Waiter::new(held.clone())).await;
         let seen = record(&replica).await;
-        granted.expect("it is confirmed");
+        if granted.is_err() {
+            is_unconfirmed(granted);
+            continue;
+        }
         assert_ne!(seen, redis::Value::Nil);
         let renewed = renew(&*store, &held).await;
         let (seen, written) = (record(&replica).await, record(&primary).await);
-        renewed.expect("it is confirmed");
+        if renewed.is_err() {
+            is_unconfirmed(renewed);
+            continue;
+        }
         assert_eq!(seen, written);
+        confirmed += 1;
     }
 }
 
