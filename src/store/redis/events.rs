@@ -92,7 +92,7 @@ impl EventDemand {
     }
 }
 
-/// Parses a message of `publish_event` in `lua/lease.lua`.
+/// Parses a message of `publish_event` in `lua/ending.lua`.
 pub(super) fn parse(text: &str) -> Option<LockEvent> {
     let mut words = text.splitn(6, ' ');
     let id = words.next()?;

@@ -7,7 +7,7 @@ use super::lua::is_script;
 const CHUNK_LINES_MAX: usize = 70;
 
 /// The most lines that a file may have.
-const FILE_LINES_MAX: usize = 250;
+const FILE_LINES_MAX: usize = 150;
 
 /// `tostring`, `cjson` and `..` write a large number with 14 digits: the last two of a fence would be lost.
 pub(super) fn fence_as_text(file: &File) -> Vec<String> {
@@ -147,8 +147,8 @@ mod tests {
         assert!(wrong(&outside.repeat(24))[0].starts_with("72 lines"));
         let two_chunks = [outside.repeat(23), outside.repeat(23)].join("-- include: x\n");
         assert_eq!(wrong(&two_chunks).len(), 0);
-        assert_eq!(wrong(&"-- Why.\n".repeat(250)).len(), 0);
-        assert!(wrong(&"-- Why.\n".repeat(251))[0].starts_with("251 lines"));
+        assert_eq!(wrong(&"-- Why.\n".repeat(150)).len(), 0);
+        assert!(wrong(&"-- Why.\n".repeat(151))[0].starts_with("151 lines"));
     }
 
     #[test]

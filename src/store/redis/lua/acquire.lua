@@ -118,4 +118,4 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
     end
 end
 
--- include: record acquire_options queue acquire_held acquire_conflicts acquire_wait acquire_grant
+-- include: record acquire_options reservation acquire_held acquire_conflicts acquire_wait acquire_grant

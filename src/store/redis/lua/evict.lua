@@ -3,7 +3,7 @@
 -- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the
 --   leases that it lists, at most listed_max; or request and now_us alone if it came too late, and nothing was done
--- include: clock queue
+-- include: clock reservation
 local lock_key, mark = KEYS[1], KEYS[2]
 local request, not_after, reason, cursor, evictions, channel, listed_max =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]

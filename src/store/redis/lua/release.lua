@@ -62,7 +62,7 @@ if until_ms > now_ms then
     end
 end
 
--- include: queue
+-- include: reservation
 local function caller(number, from, to)
     return string.sub(ARGV[number], from, to)
 end

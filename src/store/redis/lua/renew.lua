@@ -75,7 +75,7 @@ if record and string.sub(record, 10, 25) == caller(1, 9, 24) then
     end
 end
 
--- include: queue
+-- include: reservation
 local locks, lost = {}, { request, NOT_HELD }
 for number, lock_key in ipairs(KEYS) do
     local lock = read(lock_key)

@@ -3,7 +3,7 @@
 -- ARGV: request, cursor, pattern, count, reads_at_once
 -- Returns: request, us that it took, next cursor ('0' at the end), how many of the locks visited are held, then the
 --   keys found
--- include: clock holders
+-- include: clock state
 -- SCAN names no key, so the key of a slot of the node is declared: another node of a cluster refuses the script.
 local node = KEYS[1]
 local request, cursor, pattern, count, reads_at_once = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

@@ -2,7 +2,7 @@
 -- KEYS: node_or_lock
 -- ARGV: request, cursor, count, pattern
 -- Returns: request, us that it took, next cursor ('0' at the end), then the keys of shared locks
--- include: clock holders
+-- include: clock state
 -- SCAN names no key, so the key of a slot of the node is declared: another node of a cluster refuses the script. Without a
 -- pattern, it is the key of the lock whose holders are corrected.
 local node_or_lock = KEYS[1]

@@ -2,7 +2,7 @@
 -- KEYS: for each lock: lock_key
 -- ARGV: request, process, keep_ms, limit, permits, lists_conflicts, for each lock: claim
 -- Returns: request, now_ms, position or '' if it was not queued, queue length, the conflicts if listed
--- include: clock queue
+-- include: clock reservation
 local request, process, keep_ms, limit, permits, lists_conflicts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 share_answer_room(#KEYS)

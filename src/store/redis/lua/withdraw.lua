@@ -2,7 +2,7 @@
 -- KEYS: for each lock: lock_key, ended
 -- ARGV: attempt, is_close, channel, for each lock: claim
 -- Returns: attempt, how many leases were ended
--- include: clock queue
+-- include: clock reservation
 local attempt, is_close, channel = ARGV[1], ARGV[2], ARGV[3]
 
 local ended_count = 0
