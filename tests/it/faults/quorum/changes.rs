@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::config::RedisAddress;
 use leasehold::domain::Claim;
 use tokio::time::sleep;
 
@@ -10,7 +11,7 @@ use crate::faults::{Replica, lasting_for};
 use crate::support::eventually;
 use crate::support::fixture::{claim, rival};
 use crate::support::proxy::Proxy;
-use crate::support::redis_server::RedisOptions;
+use crate::support::redis_server::{RedisOptions, RedisServer};
 
 /// A node that may have forgotten leases has no vote for so long.
 const TTL: Duration = Duration::from_secs(2);
@@ -20,6 +21,19 @@ const AWAY: Duration = Duration::from_secs(4);
 
 fn short(claim: Claim) -> Claim {
     lasting_for(TTL, claim)
+}
+
+/// Proxies in front of the first two, and the addresses by which a process uses them.
+async fn behind_proxies(servers: &[RedisServer]) -> ([Proxy; 2], Vec<RedisAddress>) {
+    let ways = [
+        Proxy::start(servers[0].address()).await,
+        Proxy::start(servers[1].address()).await,
+    ];
+    let mut nodes = addresses(servers);
+    for (node, way) in nodes.iter_mut().zip(&ways) {
+        *node = way.database(0);
+    }
+    (ways, nodes)
 }
 
 async fn until_votes(replica: &Replica, what: &str, are_all: bool) {
@@ -34,14 +48,7 @@ async fn until_votes(replica: &Replica, what: &str, are_all: bool) {
 #[tokio::test]
 async fn two_nodes_that_have_changed_places_vote_again() {
     let servers = servers(RedisOptions::default()).await;
-    let ways = [
-        Proxy::start(servers[0].address()).await,
-        Proxy::start(servers[1].address()).await,
-    ];
-    let mut nodes = addresses(&servers);
-    for (node, way) in nodes.iter_mut().zip(&ways) {
-        *node = way.database(0);
-    }
+    let (ways, nodes) = behind_proxies(&servers).await;
     let (replica, _) = process(&nodes).await;
     let claim = short(claim());
     let before = next_fence(&replica, &claim).await;
@@ -60,14 +67,7 @@ async fn two_nodes_that_have_changed_places_vote_again() {
 #[tokio::test]
 async fn a_node_that_is_found_empty_while_another_one_pauses_votes_when_its_leases_have_ended() {
     let servers = servers(RedisOptions::forgetful()).await;
-    let ways = [
-        Proxy::start(servers[0].address()).await,
-        Proxy::start(servers[1].address()).await,
-    ];
-    let mut nodes = addresses(&servers);
-    for (node, way) in nodes.iter_mut().zip(&ways) {
-        *node = way.database(0);
-    }
+    let (ways, nodes) = behind_proxies(&servers).await;
     let (replica, _) = process(&nodes).await;
     replica.granted(&short(claim())).await;
     for way in &ways {
