@@ -1,10 +1,13 @@
 //! What a server writes besides its answers: the log and the audit stream. `http` decides what is in them.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::config::{AuditConfig, AuditOutput, Config};
 use crate::http::Audit;
@@ -71,13 +74,27 @@ fn open_audit(config: &AuditConfig) -> Result<Option<LogWriter>, OutputError> {
         None => None,
         Some(AuditOutput::Stdout) => Some(LogWriter::start(kind, io::stdout(), bytes_max)?),
         Some(AuditOutput::File(path)) => {
-            let mut options = OpenOptions::new();
-            let opened = options.append(true).create(true).mode(0o600).open(path);
-            let file = opened.map_err(|error| OutputError::File {
+            let file = append_to(path).map_err(|error| OutputError::File {
                 path: path.clone(),
                 error,
             })?;
             Some(LogWriter::start(kind, file, bytes_max)?)
         }
     })
+}
+
+/// Opens a file, or a FIFO that somebody reads: to open another one would wait for its reader.
+fn append_to(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    let opened = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENXIO) => {
+            io::Error::other("it is a FIFO that nobody reads; start its reader first")
+        }
+        _ => error,
+    })?;
+    // The thread that writes may wait.
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    Ok(file)
 }

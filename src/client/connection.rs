@@ -1,6 +1,10 @@
 //! One HTTP/1.1 connection of a client, with TLS or without.
 
 use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -8,7 +12,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,9 +22,14 @@ use super::ServiceUrl;
 /// More than the largest answer: a page of a listing with its metadata.
 pub(super) const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// More than the head of any answer. Without it, a server that sends interim answers (1xx) for ever would keep the thread
+/// busy for ever, because the connection skips them.
+const HEAD_BYTES_MAX: usize = 256 * 1024;
+
 /// An open connection. Dropping it closes it, also while an answer is to come.
 pub(crate) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
+    readable: Arc<AtomicUsize>,
     _io: AbortOnDropHandle<()>,
 }
 
@@ -43,6 +52,11 @@ impl HttpConnection {
     async fn over(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ) -> io::Result<Self> {
+        let readable = Arc::new(AtomicUsize::new(HEAD_BYTES_MAX));
+        let stream = BoundedStream {
+            stream,
+            readable: Arc::clone(&readable),
+        };
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
@@ -50,6 +64,7 @@ impl HttpConnection {
         let io = tokio::spawn(async { connection.await.unwrap_or_default() });
         Ok(Self {
             sender,
+            readable,
             _io: AbortOnDropHandle::new(io),
         })
     }
@@ -75,6 +90,116 @@ impl HttpConnection {
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<Response<Incoming>> {
         self.sender.ready().await?;
-        self.sender.send_request(request).await
+        self.readable.store(HEAD_BYTES_MAX, Ordering::Relaxed);
+        let answer = self.sender.send_request(request).await?;
+        // Whoever reads the body bounds it.
+        self.readable.store(usize::MAX, Ordering::Relaxed);
+        Ok(answer)
+    }
+}
+
+/// A stream of which only so many bytes can be read, and an error afterwards.
+struct BoundedStream<S> {
+    stream: S,
+    readable: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.readable.load(Ordering::Relaxed) == 0 {
+            return Poll::Ready(Err(io::Error::other("the head of the answer is too long")));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let read = buffer.filled().len() - before;
+        let readable = self.readable.load(Ordering::Relaxed);
+        self.readable
+            .store(readable.saturating_sub(read), Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Far longer than it takes, and shorter than the test may.
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn get() -> Request<Full<Bytes>> {
+        Request::new(Full::default())
+    }
+
+    #[tokio::test]
+    async fn interim_answers_without_end_are_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            while (socket.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await).is_ok() {}
+        });
+        let url = ServiceUrl::parse(&format!("http://{address}")).unwrap();
+        let mut connection = HttpConnection::open(&url, None).await.unwrap();
+        let answer = timeout(SOON, connection.exchange(get())).await;
+        answer.expect("it ends").expect_err("there is no answer");
+        timeout(SOON, server).await.expect("it is closed").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_long_body_is_read_after_a_few_of_them() {
+        const BODY: usize = 2 * HEAD_BYTES_MAX;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let interim = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(3);
+            let head = format!("{interim}HTTP/1.1 200 OK\r\nContent-Length: {BODY}\r\n\r\n");
+            socket.write_all(head.as_bytes()).await.unwrap();
+            socket.write_all(&vec![b'a'; BODY]).await.unwrap();
+        });
+        let url = ServiceUrl::parse(&format!("http://{address}")).unwrap();
+        let mut connection = HttpConnection::open(&url, None).await.unwrap();
+        let (status, _, body) = connection.exchange(get()).await.unwrap();
+        assert_eq!((status, body.len()), (StatusCode::OK, BODY));
     }
 }

@@ -12,6 +12,18 @@ use crate::telemetry::traces::IS_BUILT_IN;
 
 pub(super) const ENDPOINT: &str = "traces.endpoint";
 const HEADERS: &str = "traces.headers";
+
+/// Those that the request to the collector has already, and those that belong to a connection.
+const HEADERS_OF_REQUEST: [&str; 8] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
 const CA_FILE: &str = "traces.ca_file";
 const SERVICE_NAME: &str = "traces.service_name";
 const SAMPLED: &str = "traces.sampled_per_million";
@@ -119,9 +131,21 @@ fn headers(settings: &Settings) -> Result<Vec<(String, Secret)>, ConfigError> {
     });
     let pairs: Option<Vec<_>> = pairs.collect();
     // The text is a secret, so it is not quoted.
-    pairs.ok_or_else(|| {
+    let pairs = pairs.ok_or_else(|| {
         let problem = "is not a list of headers; write it like \"authorization=Bearer%20abc,x-team=locks\", with values \
                        of ASCII, percent-encoded";
         settings.invalid(HEADERS, problem)
-    })
+    })?;
+    let own = HEADERS_OF_REQUEST.iter();
+    match own
+        .copied()
+        .find(|own| pairs.iter().any(|(name, _)| name == own))
+    {
+        Some(own) => {
+            let problem =
+                format!("has the header \"{own}\", which Leasehold sets itself; leave it out");
+            Err(settings.invalid(HEADERS, problem))
+        }
+        None => Ok(pairs),
+    }
 }

@@ -4,6 +4,9 @@ use std::fmt;
 
 use thiserror::Error;
 
+/// The longest text about a failure.
+const DETAIL_BYTES_MAX: usize = 1024;
+
 /// Why a store could not do an operation.
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
@@ -30,7 +33,7 @@ impl StoreError {
     pub(crate) fn unavailable(fault: Fault, detail: impl fmt::Display) -> Self {
         Self::Unavailable {
             fault,
-            detail: detail.to_string(),
+            detail: short(detail),
         }
     }
 
@@ -38,7 +41,7 @@ impl StoreError {
     pub(crate) fn unknown(fault: Fault, detail: impl fmt::Display) -> Self {
         Self::Unknown {
             fault,
-            detail: detail.to_string(),
+            detail: short(detail),
         }
     }
 
@@ -57,6 +60,16 @@ impl StoreError {
             Self::Unavailable { fault, .. } | Self::Unknown { fault, .. } => *fault,
         }
     }
+}
+
+/// A text that a server may have written, no longer than a line of the log should be.
+fn short(detail: impl fmt::Display) -> String {
+    let mut text = detail.to_string();
+    if text.len() > DETAIL_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(DETAIL_BYTES_MAX));
+        text.push('…');
+    }
+    text
 }
 
 /// Kinds of failure, few enough for a metric label.
@@ -167,5 +180,19 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.label())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_cut_between_two_characters() {
+        let said = "ä".repeat(DETAIL_BYTES_MAX);
+        let error = StoreError::unavailable(Fault::Io, format!("a{said}"));
+        let expected = format!("a{}…", &said[..DETAIL_BYTES_MAX - 2]);
+        assert_eq!(error.detail(), expected);
+        assert_eq!(StoreError::unknown(Fault::Io, "lost").detail(), "lost");
     }
 }

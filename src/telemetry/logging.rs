@@ -231,15 +231,28 @@ impl LogQueue {
 
     fn write_out(&self, kind: LineKind, mut output: impl Write) {
         self.own_thread.get_or_init(|| thread::current().id());
-        let (mut batch, mut reported) = (Vec::new(), 0);
+        let (mut batch, mut reported, mut is_cut) = (Vec::new(), 0, false);
         loop {
             let lines = self.take(&mut batch);
-            let written = output.write_all(&batch).and_then(|()| output.flush());
-            batch.clear();
+            // What was written of the line before stays a line of its own, and damages no other.
+            let mut written = Ok(());
+            if is_cut {
+                written = output.write_all(b"\n");
+                is_cut = written.is_err();
+            }
+            let mut whole_lines = 0;
+            if written.is_ok() {
+                let bytes;
+                (bytes, written) = write_until_error(&mut output, &batch);
+                whole_lines = batch[..bytes].iter().filter(|&&it| it == b'\n').count();
+                is_cut = bytes > 0 && batch[bytes - 1] != b'\n';
+            }
             if written.is_err() {
                 // The metric is the only place to report this.
-                self.dropped.fetch_add(lines, Ordering::Relaxed);
+                let lost = lines.saturating_sub(whole_lines as u64);
+                self.dropped.fetch_add(lost, Ordering::Relaxed);
             }
+            batch.clear();
             let dropped = self.dropped.load(Ordering::Relaxed);
             if written.is_ok() && dropped > reported {
                 // The reader is back. The line goes through the log itself, so that it is formatted like all others.
@@ -260,5 +273,73 @@ impl LogQueue {
         std::mem::swap(&mut buffer.pending, batch);
         buffer.is_writing = true;
         std::mem::take(&mut buffer.lines)
+    }
+}
+
+/// Writes the bytes, and returns how many were written before an error. Whether those that an error of `flush` concerns
+/// were written is not known, so they count as lost.
+fn write_until_error(output: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match output.write(&bytes[written..]) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(some) => written += some,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    match output.flush() {
+        Ok(()) => (written, Ok(())),
+        Err(error) => (0, Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output that takes some bytes, is full once, and has room again.
+    #[derive(Clone)]
+    struct FullOnce {
+        room: usize,
+        taken: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for FullOnce {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.room == 0 {
+                self.room = usize::MAX;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let some = bytes.len().min(self.room);
+            self.room -= some;
+            self.taken.lock().unwrap().extend_from_slice(&bytes[..some]);
+            Ok(some)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_damages_no_other() {
+        let taken = Arc::default();
+        let output = FullOnce {
+            room: 10,
+            taken: Arc::clone(&taken),
+        };
+        let writer = LogWriter::start(LineKind::Audit, output, 1024).unwrap();
+        let mut lines = writer.clone();
+        lines.write_all(b"first\n").unwrap();
+        writer.flush(Duration::from_secs(20));
+        lines.write_all(b"second\n").unwrap();
+        writer.flush(Duration::from_secs(20));
+        assert_eq!(writer.dropped(), 1);
+        lines.write_all(b"third\n").unwrap();
+        writer.flush(Duration::from_secs(20));
+        let taken = String::from_utf8(taken.lock().unwrap().clone()).unwrap();
+        assert_eq!(taken, "first\nseco\nthird\n");
+        assert_eq!(writer.dropped(), 1);
     }
 }

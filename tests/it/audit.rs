@@ -5,6 +5,8 @@ use std::path::Path;
 
 use leasehold::config::KeyHash;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use reqwest::{Method, Response};
 use serde_json::Value;
 
@@ -172,4 +174,21 @@ fn an_audit_stream_that_cannot_be_opened_is_an_error() {
     let said = String::from_utf8(output.stderr).unwrap();
     let expected = "cannot open the audit stream /nowhere/audit.jsonl: No such file";
     assert!(said.contains(expected), "{said}");
+}
+
+/// Opened without a reader, it would keep the process from its start.
+#[test]
+fn a_fifo_that_nobody_reads_is_no_audit_stream() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let output = crate::process::output(&[
+        "--audit-output",
+        fifo.to_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("it is a FIFO that nobody reads"), "{said}");
 }

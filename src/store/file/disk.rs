@@ -282,8 +282,14 @@ pub(super) fn open_lock(options: &mut OpenOptions, directory: &Path) -> io::Resu
 /// # Errors
 /// What is there cannot be one, and what to do.
 pub(super) fn find_database(file: &Path) -> Result<Option<u64>, String> {
-    let found = regular_file::find(file)
-        .map_err(|error| format!("{} cannot be used: {error}", file.display()))?;
+    let found = regular_file::find(file).map_err(|error| match file.is_symlink() {
+        // Whoever moves it away begins without the leases of the file that it leads to.
+        true => format!(
+            "{} is a symbolic link; name the directory of the file that it leads to, or put that file in its place",
+            file.display()
+        ),
+        false => format!("{} cannot be used: {error}", file.display()),
+    })?;
     match found.map(|found| found.len()) {
         Some(0) => Err(unusable(file, "it is empty")),
         length => Ok(length),

@@ -4,15 +4,22 @@
 //! meanwhile, as Redlock allows for it: a hundredth of the TTL and two milliseconds. So the holder has all of the TTL that it
 //! asked for, and considers the lease over before any node grants the lock to another claim.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::domain::{Claim, Granted, Holder, Lease, Timestamp, Ttl};
+use crate::store::StoreHealth;
 
 const MILLI: Duration = Duration::from_millis(1);
 
 /// How far a proposed token may be ahead of the clock of this process: a day. A node that is further ahead has no vote, or
 /// one node whose clock is years ahead would use up the tokens of all.
 const CLOCK_LEAD_MAX_US: u64 = 24 * 3_600 * 1_000_000;
+
+/// What to do about such a node.
+pub(super) const TOO_FAR_AHEAD: &str = "its clock is or was more than a day ahead, and so are its fencing tokens; set the clock, \
+                                        empty the node, and restart all processes";
 
 /// How far the clocks of a node and of a process may drift apart during a lease.
 #[derive(Clone, Copy, Debug)]
@@ -118,10 +125,33 @@ fn whole_millis(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// Whether the clock of the node that proposed these tokens is too far ahead of the time `now_us` of this process.
-pub(super) fn is_too_far_ahead(granted: &Granted, now_us: u64) -> bool {
-    let mut leases = granted.leases.iter();
-    leases.any(|lease| lease.holder.fence.get() > now_us.saturating_add(CLOCK_LEAD_MAX_US))
+/// Whether the tokens of a node are too far ahead, as far as its last grant has shown. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TokenLead(Arc<AtomicBool>);
+
+impl TokenLead {
+    /// Notes a grant by the node. Returns whether its tokens are too far ahead of the time `now_us` of this process.
+    pub(super) fn is_too_far(&self, granted: &Granted, now_us: u64) -> bool {
+        let latest_us = now_us.saturating_add(CLOCK_LEAD_MAX_US);
+        let mut leases = granted.leases.iter();
+        let is_too_far = leases.any(|lease| lease.holder.fence.get() > latest_us);
+        self.0.store(is_too_far, Ordering::Relaxed);
+        is_too_far
+    }
+
+    /// The health of the node, which is refused if its next tokens would be too far ahead.
+    pub(super) fn judged(&self, health: StoreHealth) -> StoreHealth {
+        let ahead_us = health.clock_offset_ms.unwrap_or_default().max(0) * 1_000;
+        let is_too_far =
+            self.0.load(Ordering::Relaxed) || ahead_us.cast_unsigned() > CLOCK_LEAD_MAX_US;
+        match is_too_far && health.refused.is_none() {
+            true => StoreHealth {
+                refused: Some(TOO_FAR_AHEAD.to_owned()),
+                ..health
+            },
+            false => health,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::store::{Finding, NodeHealth, PoolHealth, StoreHealth};
 
 impl Core {
     pub(super) fn health(&self) -> StoreHealth {
-        let healths: Vec<_> = self.nodes.all().iter().map(|node| node.health()).collect();
+        let healths = self.nodes.healths();
         let majority = self.nodes.majority();
         let dropped = self.nodes.dropped();
         let at_nodes = self.addresses.iter().zip(&healths).zip(dropped);

@@ -8,12 +8,13 @@ use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::drift::TokenLead;
 use super::follow_ups::FollowUps;
 use super::turns::{NodeTurn, NodeTurns};
 use crate::backoff::{Backoff, jittered};
 use crate::domain::Token;
 use crate::store::assignment::AssignFences;
-use crate::store::{Fault, StoreError, StoreResult};
+use crate::store::{Fault, StoreError, StoreHealth, StoreResult};
 use crate::telemetry::traces;
 
 /// How long an operation waits for the rest once a majority has answered without deciding it. A node that is slower than
@@ -39,6 +40,7 @@ pub(super) type NodeOperation<T> =
 pub(super) struct Nodes {
     nodes: Vec<NodeStore>,
     follow_ups: Vec<FollowUps>,
+    token_leads: Vec<TokenLead>,
     turns: NodeTurns,
 }
 
@@ -48,6 +50,7 @@ pub(super) struct NodeInTurn {
     pub(super) store: NodeStore,
     pub(super) turn: NodeTurn,
     pub(super) follow_ups: FollowUps,
+    pub(super) token_lead: TokenLead,
 }
 
 /// How an operation on a claim is carried out at a node.
@@ -69,6 +72,7 @@ impl Nodes {
     pub(super) fn new(nodes: Vec<NodeStore>) -> Self {
         Self {
             follow_ups: nodes.iter().map(|_| FollowUps::default()).collect(),
+            token_leads: nodes.iter().map(|_| TokenLead::default()).collect(),
             nodes,
             turns: NodeTurns::default(),
         }
@@ -91,13 +95,24 @@ impl Nodes {
     /// The nodes with the turns of an operation on a claim.
     pub(super) fn in_turn(&self, token: Token) -> impl Iterator<Item = NodeInTurn> {
         let turns = self.turns.next(self.nodes.len(), token);
-        let nodes = self.nodes.iter().zip(&self.follow_ups).zip(turns);
-        (nodes.enumerate()).map(|(index, ((store, follow_ups), turn))| NodeInTurn {
-            index,
-            store: Arc::clone(store),
-            turn,
-            follow_ups: follow_ups.clone(),
-        })
+        turns
+            .into_iter()
+            .enumerate()
+            .map(|(index, turn)| NodeInTurn {
+                index,
+                store: Arc::clone(&self.nodes[index]),
+                turn,
+                follow_ups: self.follow_ups[index].clone(),
+                token_lead: self.token_leads[index].clone(),
+            })
+    }
+
+    /// What each node says of its health, and what its tokens say.
+    pub(super) fn healths(&self) -> Vec<StoreHealth> {
+        let nodes = self.nodes.iter().zip(&self.token_leads);
+        nodes
+            .map(|(node, lead)| lead.judged(node.health()))
+            .collect()
     }
 
     /// For each node, how many operations were dropped that were to follow.

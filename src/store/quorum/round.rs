@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
-use super::drift::is_too_far_ahead;
+use super::drift::{TOO_FAR_AHEAD, TokenLead};
 use super::follow_ups::{FollowUpPermit, FollowUps};
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
 use super::recording::{Recorded, Recording, changes, recorded};
@@ -106,6 +106,7 @@ struct RoundPart {
     node: NodeStore,
     turn: NodeTurn,
     follow_ups: FollowUps,
+    token_lead: TokenLead,
     ask: Ask,
     decision: watch::Receiver<Decision>,
 }
@@ -133,6 +134,7 @@ impl Round {
                 node: at_node.store,
                 turn: at_node.turn,
                 follow_ups: at_node.follow_ups,
+                token_lead: at_node.token_lead,
                 ask: ask.clone(),
                 decision: decided.clone(),
             };
@@ -305,10 +307,9 @@ impl RoundPart {
         let Acquired::Granted(granted) = &answer else {
             return Ok(answer);
         };
-        if is_too_far_ahead(granted, now_us) {
+        if self.token_lead.is_too_far(granted, now_us) {
             self.roll_back().await;
-            let detail = "the clock of a node is more than a day ahead";
-            return Err(StoreError::unavailable(Fault::Corrupt, detail));
+            return Err(StoreError::unavailable(Fault::Corrupt, TOO_FAR_AHEAD));
         }
         Ok(answer)
     }

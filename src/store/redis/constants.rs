@@ -179,6 +179,8 @@ texts! { TEXTS:
     RELEASES_CHANNEL = keys::RELEASES_CHANNEL;
     /// The channel that notifies all processes that the clock was set back.
     CLOCK_CHANNEL = keys::CLOCK_CHANNEL;
+    /// The error of a Redis whose clock shows a time that is larger than any fencing token.
+    CLOCK_TOO_LATE = "CLOCKTOOLATE";
 }
 
 /// The Lua literal of a name.

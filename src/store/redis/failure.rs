@@ -2,6 +2,7 @@
 
 use redis::RedisError;
 
+use super::constants::CLOCK_TOO_LATE;
 use super::recovery::peers;
 use super::redirection::{self, Redirection};
 use crate::store::{Fault, StoreError};
@@ -100,6 +101,8 @@ impl Failure {
                 redirection: Redirection::parse(code, detail),
                 ..passing(Fault::Cluster, NotDone)
             },
+            CLOCK_TOO_LATE => failure(Fault::Corrupt, NotDone)
+                .because("its clock shows a time after the year 2255; set it"),
             "CROSSSLOT" => failure(Fault::Cluster, NotDone),
             "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => passing(Fault::Busy, NotDone),
             _ => failure(Fault::Corrupt, MayBeDone),

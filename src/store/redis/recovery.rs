@@ -190,7 +190,8 @@ impl Recovery {
             .arg(&server.in_cluster.primaries)
             .arg(u8::from(self.may_have_others.load(Ordering::Relaxed)))
             .arg(keys.only_tag());
-        let value = request.send(connection, &command).await?;
+        let value = request.send(connection, &command).await;
+        let value = value.inspect_err(|error| self.note_failed_check(error))?;
         let answered_at = Instant::now();
         let answer = Reply::to(request.id, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((
@@ -294,17 +295,6 @@ impl Recovery {
                 left,
                 "the store was away, or may have lost leases that are still alive",
             );
-        }
-    }
-
-    /// Declares lost the data behind connections of this epoch: a counter regressed, or leases ended early because the
-    /// clock was set forward. The store learns it before any connection is used again.
-    pub(super) fn declare_lost(&self, epoch: u64) {
-        let mut known = self.known.lock().expect(UNPOISONED);
-        // Of many requests that find out at the same time, the first one is enough.
-        if epoch == self.epoch() {
-            known.lost_epoch = known.data_epoch;
-            self.fleet.renew_connections();
         }
     }
 

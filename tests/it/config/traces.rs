@@ -107,3 +107,18 @@ fn headers_are_a_secret_in_the_form_of_opentelemetry() {
         assert!(!error.contains("s3cret"), "{error}");
     }
 }
+
+/// A second `Content-Length` would make the request another one.
+#[test]
+fn headers_that_the_request_has_already_are_refused() {
+    for name in ["Host", "content-length", "Transfer-Encoding"] {
+        let headers = format!("a=b,{name}=s3cret");
+        let error = complaint(from_environment(&[
+            ENDPOINT,
+            ("LEASEHOLD_TRACES_HEADERS", &headers),
+        ]));
+        let named = format!("\"{}\"", name.to_lowercase());
+        assert!(error.contains(&named), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}

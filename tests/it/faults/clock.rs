@@ -97,6 +97,29 @@ async fn waiters_keep_waiting_in_order_while_the_clock_jumps_forward() {
     }
 }
 
+/// No token is as large as such a time. If a new epoch began by it, it would use up the tokens of all locks for good.
+#[tokio::test]
+async fn a_clock_that_is_later_than_any_token_uses_up_none() {
+    const THREE_HUNDRED_YEARS: Duration = Duration::from_secs(300 * 31_557_600);
+    let server = redis_with_a_movable_clock().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting_for(TTL, claim());
+    let lease = replica.lease(&held).await;
+    let held_until = Instant::now() + lease.holder.expires_in;
+    server.move_clock(THREE_HUNDRED_YEARS).await;
+    eventually("a check says what is wrong", async || {
+        let trouble = replica.service.health().trouble?;
+        trouble.contains("2255").then_some(())
+    })
+    .await;
+    server.move_clock(Duration::ZERO).await;
+    let next = rival(&held);
+    let granted = replica.granted_not_before(&next, held_until).await;
+    assert!(granted.holder.fence > lease.holder.fence);
+    let hour = 3_600_000_000;
+    assert!(granted.holder.fence.get() < lease.holder.fence.get() + hour);
+}
+
 /// The process was paused, the clock did not jump: nothing was lost.
 #[tokio::test]
 async fn a_redis_that_answers_late_has_not_jumped() {

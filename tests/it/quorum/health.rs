@@ -60,3 +60,23 @@ async fn a_node_that_is_down_and_one_that_is_unfit_leave_no_majority() {
     let why = "too few nodes vote: node 1: it is silent";
     assert_eq!(health.trouble.as_deref().filter(|_| !health.up), Some(why));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_clock_is_more_than_a_day_ahead_has_no_vote() {
+    const DAY_MS: i64 = 24 * 3_600 * 1_000;
+    let of_clock = |clock_offset_ms| StoreHealth {
+        contacted: true,
+        up: true,
+        clock_offset_ms: Some(clock_offset_ms),
+        ..StoreHealth::default()
+    };
+    for (offset_ms, has_vote) in [
+        (DAY_MS / 2, true),
+        (DAY_MS + 1, false),
+        (-2 * DAY_MS, true),
+    ] {
+        let health = health_of([of_clock(0), of_clock(0), of_clock(offset_ms)]);
+        assert_eq!(health.nodes[2].votes, has_vote, "{offset_ms} ms");
+        assert_eq!(health.findings[0].is_fine, has_vote);
+    }
+}

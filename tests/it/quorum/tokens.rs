@@ -82,7 +82,10 @@ async fn a_node_whose_clock_is_years_ahead_does_not_use_up_the_tokens() {
         let fence = process.fence_of_next(&claim_on(&name)).await;
         assert!(fence < most, "{fence}");
     }
-    // It has no vote, so the two others are needed, and it keeps nothing.
+    // It has no vote, as operators see, so the two others are needed, and it keeps nothing.
+    let votes = process.quorum.health().nodes.into_iter();
+    let votes: Vec<_> = votes.map(|node| node.votes).collect();
+    assert_eq!(votes, [false, true, true]);
     process.without(&[1]);
     let refused = claim_on(&name);
     assert!(!is_granted(process.acquire(&refused).await));

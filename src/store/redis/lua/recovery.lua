@@ -21,6 +21,12 @@ local request, run_id, is_durable, promoted_from, known_epoch, known_revision, i
 -- If a process returns that could not reach Redis, and none has checked for AWAY_MS, all were cut off: Redis may have
 -- forgotten the waiters, and grants nothing for POLL_AGAIN_MS, so that they can poll. Else only that process was cut off.
 
+-- No token is as large as such a clock, so nothing is granted by it. An epoch that begins by it would use up the tokens of
+-- all buckets, also once the clock is right again.
+if now_us > FENCE_MAX then
+    return redis.error_reply(CLOCK_TOO_LATE .. ' the clock shows a time after the year 2255')
+end
+
 local data = call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms', 'node_id', 'replid')
 local epoch, longest_ms = data[1], tonumber(call('GET', longest_ttl) or 0)
 local subscribers = redis.pcall('PUBSUB', 'NUMSUB', events, recovery, wake)

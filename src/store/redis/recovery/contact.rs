@@ -1,8 +1,10 @@
 //! What follows from whether Redis answers and connections to it can be opened, and from the time that it shows.
 
+use redis::RedisError;
 use tokio::time::Instant;
 
-use super::Recovery;
+use super::{Recovery, UNPOISONED};
+use crate::store::redis::constants::CLOCK_TOO_LATE;
 
 impl Recovery {
     /// Notes that Redis did not answer a request that began at `since`.
@@ -55,5 +57,24 @@ impl Recovery {
     /// By how much Redis's clock was set since the first contact, in milliseconds.
     pub(in crate::store::redis) fn clock_shift_ms(&self) -> i64 {
         self.fleet.clock.shift_ms()
+    }
+
+    /// Declares lost the data behind connections of this epoch: a counter regressed, or leases ended early because the
+    /// clock was set forward. The store learns it before any connection is used again.
+    pub(in crate::store::redis) fn declare_lost(&self, epoch: u64) {
+        let mut known = self.known.lock().expect(UNPOISONED);
+        // Of many requests that find out at the same time, the first one is enough.
+        if epoch == self.epoch() {
+            known.lost_epoch = known.data_epoch;
+            self.fleet.renew_connections();
+        }
+    }
+
+    /// Notes why the data could not be checked. By a clock that is later than any token, leases have ended early.
+    pub(super) fn note_failed_check(&self, error: &RedisError) {
+        if error.code() == Some(CLOCK_TOO_LATE) {
+            let mut known = self.known.lock().expect(UNPOISONED);
+            known.lost_epoch = known.data_epoch;
+        }
     }
 }
