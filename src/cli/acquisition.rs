@@ -298,6 +298,16 @@ impl<'a> Acquisition<'a> {
         pause: Duration,
         (since, limit): (Instant, Duration),
     ) -> Result<Duration, ClientError> {
+        // A claim that does not wait for the lock is tried for as long as one that waits for ever.
+        let wait = self.options.wait.filter(|wait| !wait.is_zero());
+        let left = wait.map(|wait| wait.saturating_sub(self.begun_at.elapsed()));
+        if let (Some(wait), Some(Duration::ZERO)) = (wait, left) {
+            let wait = duration::format(wait);
+            return Err(ClientError::Unreachable(format!(
+                "the wait of {wait} is over: {error}"
+            )));
+        }
+        let pause = left.map_or(pause, |left| pause.min(left));
         if since.elapsed() + pause > limit {
             return Err(error);
         }

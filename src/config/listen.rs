@@ -25,7 +25,8 @@ pub enum ListenAddress {
 
 impl ListenAddress {
     pub(super) fn parse(settings: &Settings, name: &str) -> Result<Self, ConfigError> {
-        let Some(path) = settings.text(name).strip_prefix(UNIX) else {
+        let text = settings.text(name);
+        let Some(path) = text.trim().strip_prefix(UNIX).map(str::trim) else {
             return settings.address(name).map(Self::Tcp);
         };
         if !path.starts_with('/') || path.ends_with('/') || path.len() > PATH_BYTES_MAX {
@@ -35,7 +36,13 @@ impl ListenAddress {
             );
             return Err(settings.invalid(name, problem));
         }
-        Ok(Self::Unix(path.into()))
+        let address = Self::Unix(path.into());
+        if text != address.to_string() {
+            let problem =
+                format!("{text:?} has a blank before or after its path; write \"{address}\"");
+            return Err(settings.invalid(name, problem));
+        }
+        Ok(address)
     }
 
     /// Whether no other machine can reach it.

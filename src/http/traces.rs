@@ -1,5 +1,5 @@
 //! The span of a request, by the semantic conventions of OpenTelemetry for HTTP servers. Like a line of the log it never
-//! contains the query string, a header or a body, which may contain a token.
+//! contains the query string or a body, which may contain a token; of the headers only those that this file reads.
 //!
 //! It ends when the response is ready to be sent, so that of a stream has no part in its events.
 
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use axum::extract::Request;
 use axum::http::header::HOST;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, Method, Version};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use tokio::time::Instant;
 
 use super::app::App;
@@ -18,9 +18,10 @@ use super::log;
 use super::routes::Route;
 use super::scope::{RequestFacts, ResponseFacts};
 use crate::server::PeerAddress;
-use crate::telemetry::traces::{OpenSpan, SpanKind, SpanScope, TraceId, TraceParent};
+use crate::telemetry::traces::{OpenSpan, SpanKind, SpanScope, TraceId, TraceParent, TraceState};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The methods that the conventions know.
 const METHODS: [&str; 9] = [
@@ -60,6 +61,10 @@ impl RequestSpan {
         let parent = parent(request.headers());
         let mut span = tracer.begin(parent, SpanKind::Server, began);
         if let Some(span) = &mut span {
+            // Without a parent it would be the state of no trace.
+            if let Some(state) = parent.and_then(|_| state(request.headers())) {
+                span.keep_state(state);
+            }
             describe(span, app, request, facts);
         }
         let of_caller = parent.map(|parent| parent.span.trace_id);
@@ -110,6 +115,12 @@ fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     let mut values = headers.get_all(TRACEPARENT).iter();
     let only = values.next().filter(|_| values.next().is_none())?;
     TraceParent::parse(only.as_bytes())
+}
+
+/// The state of the trace of the caller.
+fn state(headers: &HeaderMap) -> Option<TraceState> {
+    let values = headers.get_all(TRACESTATE);
+    TraceState::parse(values.into_iter().map(HeaderValue::as_bytes))
 }
 
 fn describe(span: &mut OpenSpan, app: &App, request: &Request, facts: &RequestFacts) {

@@ -10,7 +10,7 @@
 //!
 //! This is not the SDK of OpenTelemetry. Its queue does not report in our metrics what it drops, it would be sent by a client
 //! of ours anyway, and its settings are read from an environment that is read only once here. What would be left of it are
-//! random ids, one header (`context`) and the encoding of one message (`otlp`). The tests read what is sent with the types
+//! random ids, two headers (`context`) and the encoding of one message (`otlp`). The tests read what is sent with the types
 //! that OpenTelemetry generates from its definition.
 //!
 //! The names of attributes belong to those who record them: `http` and the stores.
@@ -20,7 +20,7 @@ mod exporter;
 mod otlp;
 mod span;
 
-pub use context::{SpanContext, SpanId, TraceId, TraceParent};
+pub use context::{SpanContext, SpanId, TraceId, TraceParent, TraceState};
 pub use exporter::{Exporter, ExporterError};
 pub use span::{OpenSpan, SpanKind, SpanRecord, SpanScope, Tracer, current, inherit, within};
 

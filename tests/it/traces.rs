@@ -1,8 +1,11 @@
 //! Traces: what a running service sends to a collector, what it never sends, and that nobody waits for the collector.
 
 mod collector;
+mod encryption;
 mod failures;
 mod limits;
+mod state;
+mod stores;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -24,6 +24,7 @@ use super::failure::{Failure, Fate};
 use super::keys::{self, RedisKeys};
 use super::pool::{Connection, Pool};
 use super::recovery::Recovery;
+use super::traces::trace_replicas;
 use crate::config::RedisConfig;
 use crate::domain::duration;
 use crate::store::{Fault, Finding, StoreError};
@@ -100,6 +101,13 @@ impl Replication {
     /// # Cancel safety
     /// If the future is dropped, the barrier is abandoned, and the next request begins another one.
     pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+        let began = Instant::now();
+        let confirmed = self.confirmed(epoch, deadline).await;
+        trace_replicas(self.replicas, began, &confirmed);
+        confirmed
+    }
+
+    async fn confirmed(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
         match timeout_at(deadline, self.next_barrier()).await {
             Ok(Ok(run_id)) if self.recovery.is_at(epoch, &run_id) => Ok(()),
             Ok(Ok(_)) => {

@@ -1,11 +1,17 @@
-//! What identifies a span, and how a caller says that a request belongs to its own: the header `traceparent` of W3C Trace
-//! Context.
+//! What identifies a span, and how a caller says that a request belongs to its own: the headers `traceparent` and
+//! `tracestate` of W3C Trace Context.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
+use std::sync::Arc;
 
 /// The length of the header in version 00. Later versions may only append to it.
 const HEADER_BYTES: usize = 55;
+/// The longest state that is kept. The specification asks for no more.
+const STATE_BYTES_MAX: usize = 512;
+/// The most entries that a state may have, and the longest key and value of one.
+const STATE_ENTRIES_MAX: usize = 32;
+const STATE_PART_BYTES_MAX: usize = 256;
 
 /// Identifies a trace: all spans of all services that took part in one thing. Displayed as in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +38,11 @@ pub struct TraceParent {
     /// Whether the caller records its span.
     pub is_sampled: bool,
 }
+
+/// What the systems that take part in a trace hand on with it, each in an entry of its own. Nothing here reads it. Cloning
+/// is cheap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceState(Arc<str>);
 
 impl TraceId {
     pub(super) fn random() -> Self {
@@ -80,6 +91,55 @@ impl TraceParent {
         let is_sampled = hexadecimal(flags)? & 1 == 1;
         is_complete.then_some(Self { span, is_sampled })
     }
+}
+
+impl TraceState {
+    /// Parses the header, which may have several values, like `rojo=00f067aa0ba902b7,congo=t61rcWkgMzE`. It is kept as it
+    /// is, or not at all: what is malformed means nothing, and what is longer than 512 bytes has no room.
+    #[must_use]
+    pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let mut state = String::new();
+        for value in values {
+            if !state.is_empty() {
+                state.push(',');
+            }
+            let room = STATE_BYTES_MAX.checked_sub(state.len())?;
+            let value = std::str::from_utf8(value).ok()?;
+            state.push_str(Some(value).filter(|value| value.len() <= room)?);
+        }
+        let entries = state
+            .split(',')
+            .map(|entry| entry.trim_matches([' ', '\t']));
+        let mut keys = Vec::new();
+        for entry in entries.filter(|entry| !entry.is_empty()) {
+            let (key, value) = entry.split_once('=')?;
+            if !is_key(key) || !is_value(value) || keys.contains(&key) {
+                return None;
+            }
+            keys.push(key);
+        }
+        let is_kept = (1..=STATE_ENTRIES_MAX).contains(&keys.len());
+        is_kept.then(|| Self(state.into()))
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whether it is a key of an entry. Level 2 of the specification allows all that level 1 does.
+fn is_key(key: &str) -> bool {
+    let is_first = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let mut bytes = key.bytes();
+    key.len() <= STATE_PART_BYTES_MAX
+        && bytes.next().is_some_and(is_first)
+        && bytes.all(|byte| is_first(byte) || b"_-*/@".contains(&byte))
+}
+
+/// Whether it is the value of an entry: printable, and without what separates entries.
+fn is_value(value: &str) -> bool {
+    let is_in_value = |byte| matches!(byte, b' '..=b'~') && !b",=".contains(&byte);
+    (1..=STATE_PART_BYTES_MAX).contains(&value.len()) && value.bytes().all(is_in_value)
 }
 
 /// The number with these digits; the specification has no upper-case ones.
@@ -145,6 +205,67 @@ mod tests {
         ] {
             assert_eq!(TraceParent::parse(header.as_bytes()), None, "{header}");
         }
+    }
+
+    fn parsed(values: &[&str]) -> Option<String> {
+        let state = TraceState::parse(values.iter().map(|value| value.as_bytes()))?;
+        Some(state.as_str().to_owned())
+    }
+
+    #[test]
+    fn a_state_is_kept_as_it_is() {
+        let long = format!("a={},b={}", "x".repeat(256), "y".repeat(251));
+        assert_eq!(long.len(), STATE_BYTES_MAX);
+        let entries: Vec<_> = (0..32).map(|number| format!("{number}=x")).collect();
+        for state in [
+            "rojo=00f067aa0ba902b7",
+            "rojo=1,congo=t61rcWkgMzE",
+            "a= b~!\"c , \t b=2,, c=3,",
+            "fw529a3039@dt=FfLTEw;1,1a/b*c_d-e=:",
+            &long,
+            &entries.join(","),
+        ] {
+            assert_eq!(parsed(&[state]).as_deref(), Some(state));
+        }
+        assert_eq!(parsed(&["a=1", "b=2,c=3"]).as_deref(), Some("a=1,b=2,c=3"));
+    }
+
+    #[test]
+    fn a_state_that_is_malformed_or_too_long_is_dropped() {
+        let long = format!("a={},b={}", "x".repeat(256), "y".repeat(252));
+        let entries: Vec<_> = (0..33).map(|number| format!("{number}=x")).collect();
+        let value = format!("a={}", "x".repeat(257));
+        let key = format!("{}=x", "a".repeat(257));
+        for state in [
+            "",
+            " ",
+            ",",
+            "a",
+            "a=",
+            "=1",
+            "a=1,b",
+            "a=1=2",
+            "A=1",
+            "a b=1",
+            "_a=1",
+            "@a=1",
+            "a =1",
+            "a=1,a=2",
+            "a=\u{7f}",
+            "a=b\tc",
+            "a=ü",
+            &long,
+            &value,
+            &key,
+            &entries.join(","),
+        ] {
+            assert_eq!(parsed(&[state]), None, "{state}");
+        }
+        let halves = [&long[..258], &long[259..]];
+        assert!(halves.iter().all(|half| parsed(&[half]).is_some()));
+        assert_eq!(parsed(&halves), None);
+        assert_eq!(parsed(&[]), None);
+        assert_eq!(TraceState::parse([&b"a=\xff"[..]]), None);
     }
 
     #[test]

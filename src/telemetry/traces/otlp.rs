@@ -60,6 +60,9 @@ impl ProtoMessage {
     fn span(&mut self, record: &SpanRecord) {
         self.bytes(1, &record.context.trace_id.to_bytes());
         self.bytes(2, &record.context.span_id.to_bytes());
+        if let Some(state) = &record.state {
+            self.bytes(3, state.as_str().as_bytes());
+        }
         if let Some(parent) = record.parent {
             self.bytes(4, &parent.to_bytes());
         }

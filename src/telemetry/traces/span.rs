@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::IS_BUILT_IN;
-use super::context::{SpanContext, SpanId, TraceId, TraceParent};
+use super::context::{SpanContext, SpanId, TraceId, TraceParent, TraceState};
 
 /// Begins the spans of requests, or none if nothing is traced. Cloning is cheap.
 #[derive(Clone, Default)]
@@ -34,6 +34,7 @@ pub struct SpanRecord {
     pub(super) parent: Option<SpanId>,
     /// Whether the parent is of another process.
     pub(super) has_remote_parent: bool,
+    pub(super) state: Option<TraceState>,
     pub(super) name: Cow<'static, str>,
     pub(super) kind: SpanKind,
     pub(super) began_ns: u64,
@@ -73,6 +74,8 @@ pub struct OpenSpan {
 pub struct SpanScope {
     shared: Arc<TracerShared>,
     context: SpanContext,
+    /// The state of the trace, which all of its spans have.
+    state: Option<TraceState>,
     clock: TraceClock,
 }
 
@@ -145,6 +148,7 @@ impl Tracer {
                 trace_id,
                 span_id: SpanId::random(),
             },
+            state: None,
             clock: TraceClock::start_at(began),
         };
         let mut record = scope.record_of(scope.context, kind, began);
@@ -179,6 +183,14 @@ impl OpenSpan {
     #[must_use]
     pub fn trace_id(&self) -> TraceId {
         self.scope.context.trace_id
+    }
+
+    /// Gives it the state of the trace of its caller. Spans below it have it too, if they begin later.
+    pub fn keep_state(&mut self, state: TraceState) {
+        if let Some(record) = &mut self.record {
+            record.state = Some(state.clone());
+        }
+        self.scope.state = Some(state);
     }
 
     /// Describes it.
@@ -226,6 +238,7 @@ impl SpanScope {
             context,
             parent: None,
             has_remote_parent: false,
+            state: self.state.clone(),
             name: Cow::Borrowed(""),
             kind,
             began_ns: self.clock.unix_ns(began),

@@ -1,6 +1,8 @@
 //! What commands say while they wait for a lock, or for a service that is away.
 
-use std::io::{BufRead as _, BufReader, Lines};
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::iter;
+use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Stdio};
 
 use super::{acquired, output, printed};
@@ -61,6 +63,69 @@ fn a_service_that_is_away_is_mentioned_before_the_command_gives_up() {
     assert_code(&quiet, 69);
     let text = String::from_utf8(quiet.stderr).unwrap();
     assert!(!text.contains("trying"), "{text}");
+}
+
+/// A service whose store is away, once it has given these answers. Returns its URL.
+fn without_store(first: Vec<&'static str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let away = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
+        {\"code\":\"store_unavailable\",\"detail\":\"the store is away\",\"outcome\":\"nothing_done\"}";
+    // It goes on until the last test has ended: a command may ask once more than the test expects.
+    std::thread::spawn(move || {
+        let answers = first.into_iter().chain(iter::repeat(away));
+        for (stream, answer) in listener.incoming().zip(answers) {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    url
+}
+
+#[track_caller]
+fn assert_gives_up_with_the_wait(url: &str, wait: &str, problem: &str) {
+    for arguments in [
+        &["acquire", "a", "-w", wait][..],
+        &["run", "a", "-w", wait, "--skip-ok", "--", "true"],
+    ] {
+        let mut command = leasehold(arguments);
+        let given_up = command.env("LEASEHOLD_URL", url).output().unwrap();
+        assert_code(&given_up, 69);
+        let text = String::from_utf8(given_up.stderr).unwrap();
+        let expected = format!("leasehold: the wait of {wait} is over: {problem}");
+        assert!(text.contains(&expected), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_store_that_is_away_is_not_asked_for_longer_than_the_wait() {
+    let url = without_store(vec![]);
+    let problem = format!("{url} answered 503: the store is away");
+    assert_gives_up_with_the_wait(&url, "300ms", &problem);
+}
+
+/// Without a wait, such a claim is tried for a minute, because it has a place in the queue.
+#[test]
+fn a_store_that_goes_away_during_a_wait_is_not_asked_for_longer() {
+    let taken = "HTTP/1.1 423 Locked\r\nretry-after: 0\r\nconnection: close\r\n\r\n{\"code\":\"lock_held\"}";
+    for arguments in [
+        &["acquire", "a", "-w", "2s"][..],
+        &["run", "a", "-w", "2s", "--skip-ok", "--", "true"],
+    ] {
+        let mut command = leasehold(arguments);
+        let url = without_store(vec![taken]);
+        let given_up = command.env("LEASEHOLD_URL", url).output().unwrap();
+        assert_code(&given_up, 69);
+        let text = String::from_utf8(given_up.stderr).unwrap();
+        assert!(text.contains("the wait of 2s is over: "), "{text}");
+    }
+}
+
+#[test]
+fn a_service_that_is_away_is_not_tried_for_longer_than_the_wait() {
+    let problem = format!("cannot connect to {NOWHERE}");
+    assert_gives_up_with_the_wait(NOWHERE, "300ms", &problem);
 }
 
 #[test]

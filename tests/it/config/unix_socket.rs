@@ -23,11 +23,18 @@ fn a_service_on_a_unix_socket_needs_no_key() {
 fn what_is_no_path_or_no_mode_of_a_socket_is_refused() {
     let long = format!("unix:/{}", "x".repeat(90));
     let relative = "is not the path of a Unix socket; write an absolute one of at most 90 bytes";
+    let blank = "has a blank before or after its path; write \"unix:/run/a.sock\"";
     for (name, value, expected) in [
         (LISTEN, "unix:leasehold.sock", relative),
         (LISTEN, "unix:/run/", relative),
         (LISTEN, "unix:", relative),
+        (LISTEN, "unix: ", relative),
         (LISTEN, &long, relative),
+        (LISTEN, "unix:/run/a.sock ", blank),
+        (LISTEN, "unix:/run/a.sock\n", blank),
+        (LISTEN, "unix: /run/a.sock", blank),
+        (LISTEN, " unix:/run/a.sock", blank),
+        ("LEASEHOLD_SERVER_ADMIN_LISTEN", "unix:/run/a.sock\t", blank),
         (MODE, "rw", "\"rw\" is no mode of a file; write \"0660\""),
         (MODE, "1777", "\"1777\" is no mode of a file"),
     ] {

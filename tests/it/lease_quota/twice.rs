@@ -1,11 +1,20 @@
 //! Two requests with the same token at the same moment, which make a lease final before it is counted.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use futures_util::future::{join, join_all};
+use leasehold::domain::{Claim, Refused, RenewOptions, Renewed};
+use leasehold::service::AcquireOutcome;
+use leasehold::store::LockStore;
+use leasehold::store::memory::MemoryStore;
 use reqwest::Method;
 
-use super::Team;
-use crate::support::eventually;
+use super::{Team, hold, is_free, within_quota};
+use crate::support::fixture::{claim, deadline, lock_of};
 use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::{eventually, stores};
 
 const LOCKS: usize = 40;
 const WAITERS: usize = 6;
@@ -72,4 +81,54 @@ async fn a_full_quota_is_not_exceeded_by_renewals_of_claims_that_wait() {
         .await;
     });
     join_all(waiting).await;
+}
+
+/// The grant is counted late at one process, so that a renewal at another one certainly comes before.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_before_the_grant_is_counted_does_not_keep_it() {
+    let memory = Arc::new(MemoryStore::new(100_000));
+    let others = stores::service(Arc::clone(&memory) as Arc<dyn LockStore>);
+    let here = within_quota(&others, 1);
+    let store = ScriptedStore::on(memory);
+    let late = Fate::Delayed(Duration::from_millis(500));
+    let store = Arc::new(store.with(Operation::CountLeases, late));
+    let there = within_quota(
+        &stores::service(Arc::clone(&store) as Arc<dyn LockStore>),
+        1,
+    );
+
+    let held = claim();
+    assert!(hold(&others, &held).await);
+    assert!(hold(&here, &claim()).await, "the quota has room for one");
+    let names = held.names.clone();
+    let waiting = Claim { names, ..claim() };
+    let acquiring = there.acquire(Arc::new(waiting.clone()), Duration::from_secs(30));
+    let renewing = async {
+        eventually("it waits", async || {
+            let view = store.store.inspect(lock_of(&held), deadline()).await;
+            (view.unwrap().queue.length == 1).then_some(())
+        })
+        .await;
+        let released = others.release(held.names.clone(), held.token, None).await;
+        released.expect("the store answers");
+        eventually("a renewal finds it granted", async || {
+            let options = RenewOptions::default();
+            let renewed = here.renew(waiting.names.clone(), waiting.token, options);
+            matches!(renewed.await, Ok(Renewed::Extended(_))).then_some(())
+        })
+        .await;
+    };
+    let (refused, ()) = join(acquiring, renewing).await;
+    let refused = refused.expect("the store answers").outcome;
+    assert!(
+        matches!(
+            refused,
+            AcquireOutcome::Refused(Refused::TooManyLeases { .. })
+        ),
+        "{refused:?}"
+    );
+    eventually("it is rolled back", async || {
+        is_free(&store, &waiting).await.then_some(())
+    })
+    .await;
 }

@@ -8,9 +8,7 @@ use nix::sys::signal::Signal;
 use super::collector::Collector;
 use super::{ACQUIRE, post, serve};
 use crate::process::Serving;
-use crate::support::certificates::Authority;
 use crate::support::eventually;
-use crate::support::tls_front::TlsFront;
 
 /// The values of the series of a metric, by their labels.
 async fn series(serving: &Serving, metric: &str) -> BTreeMap<String, u64> {
@@ -96,29 +94,6 @@ async fn spans_that_are_refused_are_counted_and_reported_once() {
     exported(&serving, 2).await;
     // Nothing is reported in between.
     assert_eq!(serving.next_line()["message"], "spans are exported again");
-}
-
-/// The flags of the client commands mean nothing to `serve`.
-#[tokio::test]
-async fn a_collector_that_is_not_trusted_is_reported_with_the_key_that_names_its_authority() {
-    let collector = Collector::start().await;
-    let [authority, other] = [(); 2].map(|()| Authority::new());
-    let address = collector.url.trim_start_matches("http://").parse();
-    let front = TlsFront::start(address.unwrap(), &authority.files_for("localhost"));
-    let mut serving = Serving::start(&[
-        "--traces-endpoint",
-        &format!("https://localhost:{}", front.port),
-        "--traces-ca-file",
-        &other.file(),
-    ]);
-    post(&serving, "/locks/a").await;
-    let line = serving.wait_for_line("spans cannot be exported and are dropped; requests go on");
-    let problem = line["problem"].as_str().unwrap();
-    assert!(
-        problem.ends_with("name that authority with traces.ca_file"),
-        "{problem}"
-    );
-    assert!(collector.received().is_empty());
 }
 
 #[tokio::test]
