@@ -175,7 +175,9 @@ fn order(
         {
             continue;
         }
-        let during = (waiter.queued, grant.reported);
+        // A claim that nodes lack has asked them again after a moment.
+        let lately = from.saturating_sub(SETTLING).max(waiter.queued);
+        let during = (lately, grant.reported);
         if evidence.history.has_no_majority(during, UNCLAIMED) {
             counts.excused.orders += 1;
             continue;
