@@ -172,6 +172,32 @@ fn a_failure_is_accepted_while_too_few_nodes_may_have_the_lease_and_only_if_it_i
     assert_eq!(judged(first), rejected, "it has no lease yet");
 }
 
+/// A node is slow that is one of the two with the lease, or the third one.
+#[test]
+fn a_renewal_may_fail_while_a_node_is_slow_if_a_contender_may_have_had_another_one() {
+    let is_rejected = |slow_from: Micros, is_contended: bool| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        history.outages.push(Outage {
+            node: Some(1),
+            ..outage(Effect::Minority, slow_from, slow_from + 100)
+        });
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        history.claims.push(claim("hal", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        if is_contended {
+            history.ask(7, now, 7_995, 8_015, refused(423, "lock_held"));
+        }
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, Action::Renew, 9_000, 9_110, fails);
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(!is_rejected(9_050, true));
+    assert!(is_rejected(9_050, false), "all nodes had it");
+    assert!(is_rejected(8_700, true), "no node is slow any more");
+}
+
 /// It reports nothing, and reaches the nodes one after the other while they grant the lock.
 #[test]
 fn an_eviction_may_end_the_lease_that_a_quorum_grants_meanwhile_and_no_other() {
@@ -289,7 +315,7 @@ fn an_order_of_waiters_is_excused_by_nodes_that_failed_lately_and_not_long_befor
     assert_eq!(is_rejected(16_000), (false, 1));
 }
 
-/// A node that answers has a rest of it, because another process had to do with the claim, and a third node is silent.
+/// A node that answers has a rest of it, for longer if another process had to do with the claim. A third node is silent.
 #[test]
 fn a_view_of_a_released_claim_is_accepted_while_a_node_is_silent_that_would_outvote_a_rest() {
     let is_rejected = |released_at: usize, silent_from: Micros, seen: Micros| {
@@ -309,9 +335,10 @@ fn a_view_of_a_released_claim_is_accepted_while_a_node_is_silent_that_would_outv
             .push(view("b", seen * MS, &[("gus", 100)], &[]));
         !linear::check(&history).is_empty()
     };
-    assert!(!is_rejected(1, 8_700, 8_800));
-    assert!(is_rejected(0, 8_700, 8_800), "one process had the claim");
-    assert!(is_rejected(1, 8_400, 8_800), "all nodes answered");
+    assert!(!is_rejected(1, 11_000, 11_100));
+    assert!(is_rejected(1, 10_400, 11_100), "all nodes answered");
+    assert!(!is_rejected(0, 8_700, 8_800), "a node has not followed");
+    assert!(is_rejected(0, 11_000, 11_100), "it was one process alone");
     assert!(is_rejected(1, 16_000, 16_100), "its lease is over");
 }
 

@@ -4,7 +4,7 @@
 //! away, nor within a minute of having kept an earlier part of the same lease until it ran out there. A lease that was
 //! renewed while all was well survives the failure of any one node.
 
-use super::record::{Action, Answer, Effect, History, Micros, Outage, Request, SECOND, View};
+use super::record::{Action, Answer, Effect, End, History, Micros, Outage, Request, SECOND, View};
 
 /// How long a node may take to get a lease with a renewal, on a busy machine.
 const RESTORING: Micros = SECOND / 2;
@@ -58,6 +58,19 @@ impl History {
     ) -> bool {
         let mut losses = self.losses_of_nodes();
         losses.any(|loss| loss.overlaps(from, until) && !self.is_everywhere(claim, asked, loss))
+    }
+
+    /// The same of the answer to a request, while any node fails or is slow.
+    pub(super) fn may_lack_a_node(
+        &self,
+        claim: usize,
+        asked: Micros,
+        (from, until): (Micros, Micros),
+    ) -> bool {
+        let mut failures = self.outages.iter().filter(|outage| outage.node.is_some());
+        failures.any(|failure| {
+            failure.overlaps(from, until) && !self.is_everywhere(claim, asked, failure)
+        })
     }
 
     /// From when on it may be lost.
@@ -133,23 +146,31 @@ impl History {
         self.bounds.is_quorum && has_asked && (!is_reported() || self.is_rest(view, claim))
     }
 
-    /// Whether a claim that a view shows may be a rest of one that was released: an operation of another process has
-    /// reached a node later than the release, and lasts there as long as the lease. Nodes that answer outvote it.
+    /// Whether a claim that a view shows may be a rest of one that has ended, which a silent node would outvote. Nodes follow
+    /// the end within a moment. An operation of another process may reach a node later, and lasts there as long as a lease.
     fn is_rest(&self, view: &View, claim: usize) -> bool {
         let own = || self.requests.iter().filter(|it| it.claim == Some(claim));
-        let has_ended = |it: &&Request| {
-            let over = it
-                .ended()
-                .saturating_add(OPERATION + self.claims[claim].lease);
-            it.action == Action::Release
-                && it.last() == Some(&Answer::Freed)
-                && it.ended() <= view.sent
-                && view.sent <= over
+        let is_end = |it: &&Request| match it.action {
+            Action::Release => it.last() == Some(&Answer::Freed),
+            Action::Hold { .. } => matches!(it.end, Some((_, End::HungUp))),
+            Action::Acquire { .. }
+            | Action::Renew
+            | Action::StepDown
+            | Action::StepBack
+            | Action::Evict => false,
         };
-        let released = own().find(has_ended);
-        released.is_some_and(|released| {
-            own().any(|other| other.process != released.process) && self.has_silent_node(view)
-        })
+        let mut ends = own().filter(is_end);
+        let may_last = |end: &Request| {
+            let is_of_several = own().any(|other| other.process != end.process);
+            let lease = if is_of_several {
+                self.claims[claim].lease
+            } else {
+                0
+            };
+            let over = end.ended().saturating_add(OPERATION + lease);
+            end.ended() <= view.at && view.sent <= over
+        };
+        self.has_silent_node(view) && ends.any(may_last)
     }
 
     /// The fencing token that a view of a quorum means: while a node is silent, it may show one that nobody is given.

@@ -169,7 +169,7 @@ fn needs_lease(request: &Request) -> bool {
 }
 
 /// Whether it needs a lease that its claim has or may have got before, and too few nodes may have that: two have it at
-/// first, and if one of those fails, the other is no majority.
+/// first, and if one of those fails or is slow, the other is no majority.
 fn may_lack_a_node(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     let during = (request.sent.saturating_sub(RECONNECTING), at);
     let Some(claim) = request.claim.filter(|_| needs_lease(request)) else {
@@ -178,7 +178,13 @@ fn may_lack_a_node(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bo
     let earlier = evidence.requests_of(claim);
     let earlier = earlier.filter(|earlier| earlier.asks() && earlier.sent < request.sent);
     let mut earlier = earlier.filter(|earlier| earlier.is_granted() || is_unclear(earlier));
-    earlier.any(|asked| evidence.history.may_lose(claim, asked.sent, during))
+    earlier.any(|asked| {
+        let answered = (request.sent, at);
+        evidence.history.may_lose(claim, asked.sent, during)
+            || evidence
+                .history
+                .may_lack_a_node(claim, asked.sent, answered)
+    })
 }
 
 /// Whether it may have been granted a lease that was not reported to it.
