@@ -283,38 +283,6 @@ fn a_view_with_a_token_of_nobody_is_accepted_while_a_node_of_a_quorum_is_silent(
     assert!(!is_rejected_with(true, &[silent], &[(8_700, 120)]));
 }
 
-/// The one that waits is overtaken ten seconds after it came. A node that lacked it then has been asked again since.
-#[test]
-fn an_order_of_waiters_is_excused_by_nodes_that_failed_lately_and_not_long_before() {
-    let is_rejected = |failed_from: Micros| {
-        let mut history = valid();
-        history.bounds.is_quorum = true;
-        for owner in ["gus", "hal", "ivy"] {
-            history.claims.push(claim(owner, &["b"], Mode::Exclusive));
-        }
-        let now = Action::Acquire { wait: 0 };
-        history.ask(7, now, 7_000, 7_010, granted(&[("b", 50)], true, 0));
-        for renewed in [10_000, 14_000] {
-            let answer = granted(&[("b", 50)], false, 0);
-            history.ask(7, Action::Renew, renewed, renewed + 10, answer);
-        }
-        history.ask(7, Action::Release, 18_000, 18_010, Answer::Freed);
-        let waits = Action::Acquire { wait: 30 * SECOND };
-        let first = history.ask(6, waits, 8_000, 8_020, Answer::Queued);
-        history.requests[first].end = Some((30_000 * MS, End::Broken));
-        let overtakes = granted(&[("b", 60)], true, 9_005 * MS);
-        history.ask(8, waits, 9_000, 18_020, overtakes);
-        history.outages.extend([0, 1].map(|node| Outage {
-            node: Some(node),
-            ..outage(Effect::Minority, failed_from, failed_from + 1_500)
-        }));
-        let (_, counts) = judge(&history);
-        (breaks(Rule::Fifo, &history), counts.excused.orders)
-    };
-    assert_eq!(is_rejected(9_000), (true, 0));
-    assert_eq!(is_rejected(16_000), (false, 1));
-}
-
 /// A node that answers has a rest of it, for longer if another process had to do with the claim. A third node is silent.
 #[test]
 fn a_view_of_a_released_claim_is_accepted_while_a_node_is_silent_that_would_outvote_a_rest() {

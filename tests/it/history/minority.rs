@@ -227,6 +227,11 @@ impl History {
         })
     }
 
+    /// Whether a view may show what only a minority of nodes has.
+    pub(super) fn may_show_few(&self, view: &View) -> bool {
+        self.bounds.is_quorum && self.has_silent_node(view)
+    }
+
     /// Whether a node failed or was slow while the view was taken.
     fn has_silent_node(&self, view: &View) -> bool {
         let mut outages = self.outages.iter().filter(|outage| outage.node.is_some());

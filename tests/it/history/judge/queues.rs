@@ -74,7 +74,9 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, counts:
 /// The claims that were certainly in the queue of a lock.
 fn waiters(evidence: &Evidence<'_>, name: &str, views: &[&View]) -> Vec<Waiter> {
     let mut heads: BTreeMap<usize, Micros> = BTreeMap::new();
-    for view in views {
+    // While a node of a quorum is silent, a view may show a place that no majority has yet.
+    let views = views.iter();
+    for view in views.filter(|view| !evidence.history.may_show_few(view)) {
         let head = view
             .head
             .as_deref()
