@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
+use super::{Attempt, Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
 
 /// The outcome of an acquire. Lists with an entry per lock are in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,6 +193,9 @@ pub struct RenewOptions {
     pub mode: Option<Mode>,
     /// Which attempt may roll back the grant from now on.
     pub rollback_right: RollbackRight,
+    /// The attempt whose stream renews, if one does. A part of a store that lacks the lease gets it back as granted to it,
+    /// so that the stream releases it there too when it closes.
+    pub attempt: Option<Attempt>,
 }
 
 /// Which attempt may still roll back the grant. Replaying the grant to another attempt makes it final.

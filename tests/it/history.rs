@@ -27,6 +27,7 @@ mod linear;
 mod minority;
 mod observe;
 mod options;
+mod overtaken;
 mod plan;
 mod record;
 mod recorder;

@@ -28,6 +28,8 @@ const RESTORE_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Decided {
     claim: Claim,
+    /// What a node that lacks the lease grants it to.
+    attempt: Attempt,
     fences: Vec<Fence>,
 }
 
@@ -57,6 +59,10 @@ impl Core {
             ttl: change.ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
             ..change
         };
+        // A lease that no stream renews is final: nobody knows a random attempt.
+        let attempt = change.attempt.map_or_else(Attempt::random, |attempt| {
+            self.attempts.at_nodes(token, attempt)
+        });
         let begun = Instant::now();
         let (decision, decided) = watch::channel(None);
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -87,7 +93,7 @@ impl Core {
         let fences = match agreed_fences(&votes) {
             Some(agreed) => agreed,
             None => {
-                self.settle(names, token, &votes, &renewals, deadline)
+                self.settle((names, token, attempt), &votes, &renewals, deadline)
                     .await?
             }
         };
@@ -102,7 +108,7 @@ impl Core {
         if let Some(renewal) = renewals.first() {
             self.attempts.keep(token, renewal.lease.ttl);
         }
-        decision.send_replace(self.decided(names, token, &renewals));
+        decision.send_replace(self.decided((names, token, attempt), &renewals));
         Ok(Renewed::Extended(renewals))
     }
 
@@ -134,8 +140,7 @@ impl Core {
     /// majority has may be larger than those of later holders, and must not be reported.
     async fn settle(
         &self,
-        names: &LockNames,
-        token: Token,
+        renewed: (&LockNames, Token, Attempt),
         votes: &ByNode<Renewed>,
         renewals: &[Renewal],
         deadline: Instant,
@@ -145,7 +150,7 @@ impl Core {
             let detail = "nodes have the leases with different fencing tokens";
             StoreError::unknown(Fault::Busy, detail)
         };
-        let follower = self.decided(names, token, renewals).ok_or_else(unsettled)?;
+        let follower = self.decided(renewed, renewals).ok_or_else(unsettled)?;
         let at_nodes = self.nodes.all().iter().zip(&votes.0);
         let present = at_nodes.filter_map(|(node, vote)| {
             let renewals = extended(vote.as_ref()?.as_ref().ok()?)?;
@@ -181,8 +186,7 @@ impl Core {
     /// What nodes need to take part again.
     fn decided(
         &self,
-        names: &LockNames,
-        token: Token,
+        (names, token, attempt): (&LockNames, Token, Attempt),
         renewals: &[Renewal],
     ) -> Option<Arc<Decided>> {
         let lease = &renewals.first()?.lease;
@@ -204,6 +208,7 @@ impl Core {
                 lock_delay: limits.lock_delay,
                 ..self.drift.claim_at_nodes(&claim)
             },
+            attempt,
             fences: fences(renewals),
         }))
     }
@@ -248,8 +253,7 @@ async fn restore(
     let proposed: Vec<Fence> = match answer {
         Ok(Renewed::Extended(renewals)) => fences(renewals),
         Ok(Renewed::NotHolder(_)) => {
-            let attempt = Attempt::random();
-            let acquired = node.acquire(&decided.claim, attempt, None, deadline);
+            let acquired = node.acquire(&decided.claim, decided.attempt, None, deadline);
             let Acquired::Granted(granted) = acquired.await? else {
                 // Another claim's lease is there, or the node has no vote yet.
                 return Ok(());

@@ -149,25 +149,33 @@ fn a_lease_that_is_lost_too_early_is_rejected() {
     });
 }
 
-/// A lease that all nodes have survives the loss of one of them.
+/// A lease that all nodes have survives the loss of one of them: one that was renewed, or was granted without a contender.
 #[test]
-fn a_lease_that_a_quorum_loses_with_one_node_is_rejected_if_it_was_renewed() {
-    let is_lost = |history: &mut History| {
+fn a_lease_that_a_quorum_loses_with_one_node_is_rejected_if_all_nodes_had_it() {
+    let is_lost = |history: &mut History, claim: usize| {
         history.outages.push(Outage {
             node: Some(0),
             ..outage(Effect::MinorityLoss, 2_500, 2_510)
         });
-        refused_at(history, DEE, 2_600, "lease_lost");
+        refused_at(history, claim, 2_600, "lease_lost");
     };
     let mut history = valid();
-    is_lost(&mut history);
+    is_lost(&mut history, DEE);
     let (found, _) = judge(&history);
     assert!(found.is_empty(), "{found:#?}");
     assert_broken(Rule::EarlyLoss, |history| {
         let renewed = granted(&[("s", 100)], false, 0);
         history.ask(DEE, Action::Renew, 1_000, 1_010, renewed);
-        is_lost(history);
+        is_lost(history, DEE);
     });
+    assert_broken(Rule::EarlyLoss, |history| is_lost(history, FAY));
+    let mut history = valid();
+    is_lost(&mut history, FAY);
+    let contends = refused(423, "lock_held");
+    history.claims.push(claim("gus", &["q"], Mode::Exclusive));
+    history.ask(6, Action::Acquire { wait: 0 }, 95, 115, contends);
+    let (found, _) = judge(&history);
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]

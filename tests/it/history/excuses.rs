@@ -12,20 +12,30 @@ fn breaks(rule: Rule, history: &History) -> bool {
 
 #[test]
 fn a_short_wait_that_ends_without_an_answer_is_accepted_only_of_what_may_be_slow() {
-    let is_rejected = |is_quorum: bool, stalled: &[Outage]| {
+    let is_rejected = |is_quorum: bool, wait: Micros, slow: &[Outage]| {
         let mut history = valid();
         history.bounds.is_quorum = is_quorum;
-        history.outages.extend_from_slice(stalled);
+        history.bounds.late = 2 * SECOND;
+        history.outages.extend_from_slice(slow);
         history.claims.push(claim("gus", &["b"], Mode::Exclusive));
         let fails = refused(503, "store_unavailable");
-        let wait = 100 * MS;
-        history.ask(6, Action::Acquire { wait }, 8_000, 8_110, fails);
+        let acquire = Action::Acquire { wait: wait * MS };
+        history.ask(6, acquire, 8_000, 8_010 + wait, fails);
         breaks(Rule::WrongFailure, &history)
     };
-    assert!(is_rejected(false, &[]));
-    assert!(is_rejected(false, &[outage(Effect::Stall, 6_000, 6_400)]));
-    assert!(!is_rejected(false, &[outage(Effect::Stall, 8_050, 8_400)]));
-    assert!(!is_rejected(true, &[]));
+    assert!(is_rejected(false, 100, &[]));
+    let before = outage(Effect::Stall, 6_000, 6_400);
+    assert!(is_rejected(false, 100, &[before]));
+    let meanwhile = outage(Effect::Stall, 8_050, 8_400);
+    assert!(!is_rejected(false, 100, &[meanwhile]));
+    assert!(!is_rejected(true, 100, &[]));
+    assert!(is_rejected(true, 1_000, &[]), "no node is slow");
+    let silent = |from| Outage {
+        node: Some(1),
+        ..outage(Effect::Minority, from, from + 300)
+    };
+    assert!(!is_rejected(true, 1_000, &[silent(8_500)]));
+    assert!(is_rejected(true, 1_000, &[silent(7_500)]));
 }
 
 /// Its lease may have been granted by a request without an answer, and end when the next one is answered.
@@ -87,36 +97,105 @@ fn a_failure_is_accepted_while_several_nodes_of_a_quorum_fail_and_not_while_one_
     assert!(!is_rejected(&[1, 2]));
 }
 
-/// It is granted by two of three nodes. One of these loses its data before the third one has the lease.
+/// It is granted by two of three nodes, because a contender has the third one. One of the two loses its data before the
+/// third one has the lease.
 #[test]
 fn a_failure_is_accepted_while_too_few_nodes_may_have_the_lease_and_only_if_it_is_needed() {
-    let judged = |lost: bool, action: Action, sent: Micros, is_everywhere: bool| {
+    struct Case {
+        loses_node: bool,
+        is_granted: bool,
+        is_contended: bool,
+        is_renewed: bool,
+        action: Action,
+        sent: Micros,
+    }
+    const NOW: Action = Action::Acquire { wait: 0 };
+    const FEW: Case = Case {
+        loses_node: true,
+        is_granted: true,
+        is_contended: true,
+        is_renewed: false,
+        action: Action::Renew,
+        sent: 9_000,
+    };
+    let judged = |case: Case| {
         let mut history = valid();
         history.bounds.is_quorum = true;
-        history.outages.extend(lost.then(|| Outage {
+        history.outages.extend(case.loses_node.then(|| Outage {
             node: Some(1),
             ..outage(Effect::MinorityLoss, 8_700, 8_800)
         }));
         history.claims.push(claim("gus", &["b"], Mode::Exclusive));
-        let now = Action::Acquire { wait: 0 };
-        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
-        if is_everywhere {
+        history.claims.push(claim("hal", &["b"], Mode::Exclusive));
+        if case.is_contended {
+            history.ask(7, NOW, 7_995, 8_015, refused(423, "lock_held"));
+        }
+        if case.is_granted {
+            history.ask(6, NOW, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        }
+        if case.is_renewed {
             let renewed = granted(&[("b", 100)], false, 0);
             history.ask(6, Action::Renew, 8_100, 8_110, renewed);
         }
         let fails = refused(503, "store_unavailable");
-        history.ask(6, action, sent, sent + 10, fails);
+        history.ask(6, case.action, case.sent, case.sent + 10, fails);
         let (_, counts) = judge(&history);
         let is_rejected = breaks(Rule::WrongFailure, &history);
         (is_rejected, counts.excused.failures_at_few_nodes)
     };
     let (rejected, accepted) = ((true, 0), (false, 1));
-    assert_eq!(judged(true, Action::Renew, 9_000, false), accepted);
-    assert_eq!(judged(true, Action::StepDown, 9_000, false), accepted);
-    assert_eq!(judged(true, Action::Release, 9_000, false), rejected);
-    assert_eq!(judged(true, Action::Renew, 12_500, false), rejected);
-    assert_eq!(judged(true, Action::Renew, 9_000, true), rejected);
-    assert_eq!(judged(false, Action::Renew, 9_000, false), rejected);
+    assert_eq!(judged(FEW), accepted);
+    for action in [Action::StepDown, NOW] {
+        assert_eq!(judged(Case { action, ..FEW }), accepted, "{action:?}");
+    }
+    let action = Action::Release;
+    assert_eq!(judged(Case { action, ..FEW }), rejected);
+    let sent = 12_500;
+    assert_eq!(judged(Case { sent, ..FEW }), rejected, "later");
+    let is_renewed = true;
+    assert_eq!(judged(Case { is_renewed, ..FEW }), rejected);
+    let is_contended = false;
+    assert_eq!(
+        judged(Case {
+            is_contended,
+            ..FEW
+        }),
+        rejected
+    );
+    let loses_node = false;
+    assert_eq!(judged(Case { loses_node, ..FEW }), rejected);
+    let first = Case {
+        is_granted: false,
+        action: NOW,
+        ..FEW
+    };
+    assert_eq!(judged(first), rejected, "it has no lease yet");
+}
+
+/// A node is slow that is one of the two with the lease, or the third one.
+#[test]
+fn a_renewal_may_fail_while_a_node_is_slow_if_a_contender_may_have_had_another_one() {
+    let is_rejected = |slow_from: Micros, is_contended: bool| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        history.outages.push(Outage {
+            node: Some(1),
+            ..outage(Effect::Minority, slow_from, slow_from + 100)
+        });
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        history.claims.push(claim("hal", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        if is_contended {
+            history.ask(7, now, 7_995, 8_015, refused(423, "lock_held"));
+        }
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, Action::Renew, 9_000, 9_110, fails);
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(!is_rejected(9_050, true));
+    assert!(is_rejected(9_050, false), "all nodes had it");
+    assert!(is_rejected(8_700, true), "no node is slow any more");
 }
 
 /// It reports nothing, and reaches the nodes one after the other while they grant the lock.
@@ -141,6 +220,27 @@ fn an_eviction_may_end_the_lease_that_a_quorum_grants_meanwhile_and_no_other() {
     assert_eq!(judged(false, 8_400), (true, 0));
     assert_eq!(judged(true, 7_900), (true, 0), "before the request");
     assert_eq!(judged(true, 8_600), (true, 0), "after the answer");
+}
+
+/// Hal was told of his lease before, so a majority has it. Gus waits.
+#[test]
+fn an_eviction_on_a_quorum_names_the_lease_that_was_reported_before() {
+    let is_rejected = |evicted: Vec<u64>| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        history.claims.push(claim("hal", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        history.ask(7, now, 7_000, 7_010, granted(&[("b", 50)], true, 0));
+        let waits = Action::Acquire { wait: SECOND };
+        let answer = granted(&[("b", 100)], true, 500 * MS);
+        history.ask(6, waits, 8_000, 8_500, answer);
+        let eviction = history.ask(7, Action::Evict, 8_400, 8_450, Answer::Evicted(evicted));
+        history.requests[eviction].claim = None;
+        !linear::check(&history).is_empty()
+    };
+    assert!(!is_rejected(vec![50]));
+    assert!(is_rejected(vec![]));
 }
 
 /// The claim that views show.
@@ -170,6 +270,7 @@ fn a_view_of_a_claim_is_doubted_until_its_grant_is_reported() {
         assert!(!is_rejected_with(true, &[], &views));
     }
     assert!(is_rejected_with(true, &[], &[(8_700, 100), (8_800, 0)]));
+    assert!(is_rejected_with(true, &[], &[(7_900, 100)]), "nobody asked");
 }
 
 #[test]
@@ -180,4 +281,71 @@ fn a_view_with_a_token_of_nobody_is_accepted_while_a_node_of_a_quorum_is_silent(
     };
     assert!(is_rejected_with(true, &[], &[(8_700, 120)]));
     assert!(!is_rejected_with(true, &[silent], &[(8_700, 120)]));
+}
+
+/// A node that answers has a rest of it, for longer if another process had to do with the claim. A third node is silent.
+#[test]
+fn a_view_of_a_released_claim_is_accepted_while_a_node_is_silent_that_would_outvote_a_rest() {
+    let is_rejected = |released_at: usize, silent_from: Micros, seen: Micros| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        history.outages.push(Outage {
+            node: Some(1),
+            ..outage(Effect::Minority, silent_from, silent_from + 300)
+        });
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        let released = history.ask(6, Action::Release, 8_500, 8_510, Answer::Freed);
+        history.requests[released].process = released_at;
+        history
+            .views
+            .push(view("b", seen * MS, &[("gus", 100)], &[]));
+        !linear::check(&history).is_empty()
+    };
+    assert!(!is_rejected(1, 11_000, 11_100));
+    assert!(is_rejected(1, 10_400, 11_100), "all nodes answered");
+    assert!(!is_rejected(0, 8_700, 8_800), "a node has not followed");
+    assert!(is_rejected(0, 11_000, 11_100), "it was one process alone");
+    assert!(is_rejected(1, 16_000, 16_100), "its lease is over");
+}
+
+/// The lease was extended, although the stream did not learn it in time.
+#[test]
+fn a_lease_may_be_renewed_after_its_stream_gave_it_up_and_not_after_the_store_did() {
+    let is_rejected = |action: Action| {
+        let mut history = valid();
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let lease = || granted(&[("b", 100)], true, 0);
+        let held = history.ask(6, Action::Hold { wait: 0 }, 8_000, 8_010, lease());
+        let expired = || refused(412, "lease_expired");
+        match action {
+            Action::Hold { .. } => {
+                let event = (12_990 * MS, expired());
+                history.requests[held].arrivals.push(event);
+            }
+            _ => drop(history.ask(6, action, 12_980, 12_990, expired())),
+        }
+        let again = granted(&[("b", 100)], false, 0);
+        history.ask(6, Action::Renew, 12_995, 13_000, again);
+        breaks(Rule::Resurrection, &history)
+    };
+    assert!(!is_rejected(Action::Hold { wait: 0 }));
+    assert!(is_rejected(Action::Renew));
+}
+
+/// The process counts the lease from when it wrote the answer.
+#[test]
+fn a_renewal_may_fail_at_the_end_of_its_lease_and_not_before() {
+    let is_rejected = |at: Micros| {
+        let mut history = valid();
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, Action::Renew, 12_500, at, fails);
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(!is_rejected(13_005), "it ends at 13.010");
+    assert!(is_rejected(12_900));
 }

@@ -109,7 +109,7 @@ pub(super) struct Excused {
     pub(super) failures_at_few_nodes: usize,
     /// Those that may have ended more than they report.
     pub(super) evictions: usize,
-    /// Those that show a holder without a reported grant, which the second judge leaves out.
+    /// Those that show a holder without a reported grant, or a rest of a released one: the second judge leaves them out.
     pub(super) views: usize,
 }
 
@@ -304,10 +304,15 @@ impl<'a> Evidence<'a> {
         };
         let evictions = history.requests.iter();
         let evictions = evictions.filter(|request| request.action == Action::Evict);
+        let is_unclear = |eviction: &&Request| {
+            let of_lock = self.by_name.get(eviction.names[0].as_str());
+            let mut grants = of_lock.into_iter().flatten().map(|it| &self.grants[*it]);
+            grants.any(|grant| {
+                history.may_end_unnamed(eviction, (grant.claim, grant.fence), grant.reported)
+            })
+        };
         Excused {
-            evictions: evictions
-                .filter(|request| history.is_doubtful_eviction(request))
-                .count(),
+            evictions: evictions.filter(is_unclear).count(),
             views: history.views.iter().filter(is_doubtful).count(),
             ..Excused::default()
         }

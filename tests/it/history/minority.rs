@@ -4,7 +4,7 @@
 //! away, nor within a minute of having kept an earlier part of the same lease until it ran out there. A lease that was
 //! renewed while all was well survives the failure of any one node.
 
-use super::record::{Action, Answer, Effect, History, Micros, Outage, Request, SECOND, View};
+use super::record::{Action, Answer, Effect, End, History, Micros, Outage, Request, SECOND, View};
 
 /// How long a node may take to get a lease with a renewal, on a busy machine.
 const RESTORING: Micros = SECOND / 2;
@@ -60,6 +60,19 @@ impl History {
         losses.any(|loss| loss.overlaps(from, until) && !self.is_everywhere(claim, asked, loss))
     }
 
+    /// The same of the answer to a request, while any node fails or is slow.
+    pub(super) fn may_lack_a_node(
+        &self,
+        claim: usize,
+        asked: Micros,
+        (from, until): (Micros, Micros),
+    ) -> bool {
+        let mut failures = self.outages.iter().filter(|outage| outage.node.is_some());
+        failures.any(|failure| {
+            failure.overlaps(from, until) && !self.is_everywhere(claim, asked, failure)
+        })
+    }
+
     /// From when on it may be lost.
     pub(super) fn may_lose_from(&self, claim: usize, asked: Micros) -> Micros {
         let losses = self.losses_of_nodes();
@@ -97,11 +110,7 @@ impl History {
     }
 
     fn are_apart(&self, one: &Request, other: &Request) -> bool {
-        let granted = |request: &Request| {
-            let is_grant = |(_, answer): &&(_, Answer)| matches!(answer, Answer::Granted { .. });
-            let granted = request.arrivals.iter().find(is_grant);
-            granted.map_or(request.ended(), |(at, _)| *at)
-        };
+        let granted = |request: &Request| granted_at(request).unwrap_or(request.ended());
         let (first, second) = match one.sent <= other.sent {
             true => (one, other),
             false => (other, one),
@@ -126,10 +135,42 @@ impl History {
     }
 
     /// Whether a view of a quorum says nothing about this holder: nodes show a claim before a majority has recorded its
-    /// token, which may never be. Once a grant was reported, a majority has it.
+    /// token, which may never be. Once a grant was reported, a majority has it. Before it asked, no node does. Or a rest of
+    /// it is at the only nodes that answer.
     pub(super) fn is_doubtful(&self, view: &View, claim: usize) -> bool {
-        let is_reported = self.fences_told(view, claim).any(|(at, _)| at < view.sent);
-        self.bounds.is_quorum && !is_reported
+        let is_reported = || self.fences_told(view, claim).any(|(at, _)| at < view.sent);
+        let mut own = self.requests.iter();
+        let has_asked = own.any(|request| {
+            request.claim == Some(claim) && request.asks() && request.sent <= view.at
+        });
+        self.bounds.is_quorum && has_asked && (!is_reported() || self.is_rest(view, claim))
+    }
+
+    /// Whether a claim that a view shows may be a rest of one that has ended, which a silent node would outvote. Nodes follow
+    /// the end within a moment. An operation of another process may reach a node later, and lasts there as long as a lease.
+    fn is_rest(&self, view: &View, claim: usize) -> bool {
+        let own = || self.requests.iter().filter(|it| it.claim == Some(claim));
+        let is_end = |it: &&Request| match it.action {
+            Action::Release => it.last() == Some(&Answer::Freed),
+            Action::Hold { .. } => matches!(it.end, Some((_, End::HungUp))),
+            Action::Acquire { .. }
+            | Action::Renew
+            | Action::StepDown
+            | Action::StepBack
+            | Action::Evict => false,
+        };
+        let mut ends = own().filter(is_end);
+        let may_last = |end: &Request| {
+            let is_of_several = own().any(|other| other.process != end.process);
+            let lease = if is_of_several {
+                self.claims[claim].lease
+            } else {
+                0
+            };
+            let over = end.ended().saturating_add(OPERATION + lease);
+            end.ended() <= view.at && view.sent <= over
+        };
+        self.has_silent_node(view) && ends.any(may_last)
     }
 
     /// The fencing token that a view of a quorum means: while a node is silent, it may show one that nobody is given.
@@ -144,22 +185,27 @@ impl History {
         }
     }
 
-    /// Whether an eviction on a quorum may have ended a lease that it does not name: it reports what nodes had, and reaches
-    /// them one after the other. So it may meet a grant that is being decided.
-    pub(super) fn is_doubtful_eviction(&self, request: &Request) -> bool {
-        let is_of_lock =
-            |asked: &Request| asked.names.iter().any(|name| request.names.contains(name));
-        let is_during = |asked: &Request| {
-            let grants = asked.arrivals.iter();
-            let mut granted = grants.filter_map(|(at, answer)| match answer {
-                Answer::Granted { .. } => Some(*at),
-                _ => None,
-            });
-            let is_granted_later = granted.next().is_some_and(|at| request.sent <= at);
-            is_granted_later && asked.sent <= request.ended()
+    /// Whether an eviction on a quorum may have ended this lease without naming it: it reports what nodes had, and reaches
+    /// them one after the other. So it may meet a grant that is being decided. `shown` is when the lease was first reported
+    /// to its claim or seen.
+    pub(super) fn may_end_unnamed(
+        &self,
+        eviction: &Request,
+        (claim, fence): (usize, u64),
+        shown: Micros,
+    ) -> bool {
+        let Some(Answer::Evicted(named)) = eviction.last() else {
+            return false;
         };
-        let mut asks = self.requests.iter().filter(|asked| asked.asks());
-        self.bounds.is_quorum && asks.any(|asked| is_of_lock(asked) && is_during(asked))
+        let is_meant = |asked: &Request| {
+            let is_of_lock = asked.names.iter().any(|name| eviction.names.contains(name));
+            asked.claim == Some(claim) && asked.asks() && is_of_lock
+        };
+        let mut asked = self.requests.iter().filter(|asked| is_meant(asked));
+        self.bounds.is_quorum
+            && !named.contains(&fence)
+            && eviction.sent <= shown
+            && asked.any(|asked| asked.sent <= eviction.ended())
     }
 
     /// When the claim was told which tokens of the lock that a view is of.
@@ -179,6 +225,11 @@ impl History {
             }
             _ => None,
         })
+    }
+
+    /// Whether a view may show what only a minority of nodes has.
+    pub(super) fn may_show_few(&self, view: &View) -> bool {
+        self.bounds.is_quorum && self.has_silent_node(view)
     }
 
     /// Whether a node failed or was slow while the view was taken.
@@ -250,15 +301,42 @@ impl History {
             let mut others = others().filter(|outage| !std::ptr::eq(*outage, loss));
             !others.any(|outage| outage.overlaps(since, loss.from))
         };
-        let renews = |request: &&Request| {
-            request.claim == Some(claim)
-                && matches!(request.action, Action::Renew | Action::StepDown)
-                && request.is_granted()
-                && request
-                    .first_arrival()
-                    .is_some_and(|at| at + RESTORING < loss.from)
-                && was_well(request.sent.saturating_sub(REST))
+        let gets_everywhere = |request: &&Request| match request.action {
+            Action::Renew | Action::StepDown => true,
+            Action::Acquire { .. } | Action::Hold { .. } => {
+                request.sent >= asked && self.has_no_contender(claim, request)
+            }
+            Action::Release | Action::StepBack | Action::Evict => false,
         };
-        !ran_out_elsewhere && self.requests.iter().any(|request| renews(&request))
+        let has_got_there = |request: &&Request| {
+            request.claim == Some(claim)
+                && granted_at(request).is_some_and(|at| at + RESTORING < loss.from)
+                && was_well(request.sent.saturating_sub(REST))
+                && gets_everywhere(request)
+        };
+        !ran_out_elsewhere && self.requests.iter().any(|request| has_got_there(&request))
     }
+
+    /// Whether no other claim can have had a node when this request of the claim was granted.
+    fn has_no_contender(&self, claim: usize, granted: &Request) -> bool {
+        let until = granted_at(granted).map_or(Micros::MAX, |at| at + RESTORING);
+        let may_be_there = |other: &&Request| {
+            let is_of_lock = other.names.iter().any(|name| granted.names.contains(name));
+            let lease = other.claim.map_or(0, |other| self.claims[other].lease);
+            let answered = other.arrivals.last().map_or(other.sent, |(at, _)| *at);
+            let over = answered
+                .max(other.deadline())
+                .max(other.ended())
+                .saturating_add(lease + REST);
+            other.claim != Some(claim) && is_of_lock && other.sent <= until && granted.sent <= over
+        };
+        !self.requests.iter().any(|other| may_be_there(&other))
+    }
+}
+
+/// When a request was first told of a lease.
+fn granted_at(request: &Request) -> Option<Micros> {
+    let is_grant = |(_, answer): &&(Micros, Answer)| matches!(answer, Answer::Granted { .. });
+    let granted = request.arrivals.iter().find(is_grant);
+    granted.map(|(at, _)| *at)
 }

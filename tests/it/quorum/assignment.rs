@@ -227,7 +227,7 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
         ..rival(&first)
     };
     // Farther ahead than a busy machine takes for the grant that follows, which would get the time as its token.
-    let change = raised(&node.fixture.granted(&first).await, 5_000_000);
+    let change = raised(&node.fixture.granted(&first).await, 3_600_000_000);
     let lease = node.fixture.granted(&second).await;
     node.assign(&first, &[change]).await;
     let given = FenceChange {
@@ -242,7 +242,7 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
     // It has its own, and may have one that is new, or of which a majority knows that it is its.
     let held = Assigned::Held(vec![]);
     assert_eq!(node.assign(&first, &[change]).await, held);
-    let larger = raised(&lease, 10_000_000);
+    let larger = raised(&lease, 7_200_000_000);
     assert_eq!(node.assign(&second, &[larger]).await, held);
     let recorded = FenceChange {
         proposed: larger.decided,

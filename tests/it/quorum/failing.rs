@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Attempt, Claim, HoldLimits, LockState, NotHolder, RenewOptions, Renewed};
+use leasehold::domain::{
+    Attempt, Claim, HoldLimits, LockState, NotHolder, RenewOptions, Renewed, Rollback,
+    RollbackRight,
+};
 use leasehold::store::quorum::Drift;
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep};
@@ -269,4 +272,34 @@ async fn a_notification_is_passed_on_once_a_majority_has_reported_it() {
         let listener = process.fixture.listener();
         assert_eq!(listener.reservations_of(lock_of(&holding)), expected);
     }
+}
+
+/// The nodes have lost the lease one after the other, and got it back. A majority of them would keep the lock.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_closes_releases_the_lease_also_at_nodes_that_got_it_back() {
+    let process = Process::alone();
+    let (claim, attempt) = (claim(), Attempt::random());
+    assert!(is_granted(process.fixture.attempt(&claim, attempt).await));
+    process.settled().await;
+    let change = RenewOptions {
+        rollback_right: RollbackRight::AsBefore,
+        attempt: Some(attempt),
+        ..RenewOptions::default()
+    };
+    for node in [0, 1] {
+        let store = &process.nodes[node].store;
+        let lost = store.withdraw(&claim, attempt, Rollback::Close, deadline());
+        lost.await.expect("the node answers");
+        assert_eq!(process.held_at(&claim).await.len(), 2);
+        let renewed = process
+            .quorum
+            .renew(&claim.names, claim.token, change, deadline());
+        let renewed = renewed.await.expect("a majority answers");
+        assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+        process.settled().await;
+        assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
+    }
+    process.fixture.close(&claim, attempt).await;
+    process.settled().await;
+    assert!(process.held_at(&claim).await.is_empty());
 }

@@ -122,7 +122,10 @@ fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>
                 {
                     ended = Some(ended.unwrap_or(*at));
                 }
-                Answer::Refused(refusal) if refusal.is_end() => ended = Some(ended.unwrap_or(*at)),
+                // A stream may report the end of a lease that it could not renew in time, by its own knowledge.
+                Answer::Refused(refusal) if refusal.is_end() && !request.is_granted() => {
+                    ended = Some(ended.unwrap_or(*at));
+                }
                 Answer::Freed | Answer::Refused(_) | Answer::Queued | Answer::Evicted(_) => {}
             }
         }

@@ -74,7 +74,9 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, counts:
 /// The claims that were certainly in the queue of a lock.
 fn waiters(evidence: &Evidence<'_>, name: &str, views: &[&View]) -> Vec<Waiter> {
     let mut heads: BTreeMap<usize, Micros> = BTreeMap::new();
-    for view in views {
+    // While a node of a quorum is silent, a view may show a place that no majority has yet.
+    let views = views.iter();
+    for view in views.filter(|view| !evidence.history.may_show_few(view)) {
         let head = view
             .head
             .as_deref()
@@ -175,7 +177,9 @@ fn order(
         {
             continue;
         }
-        let during = (waiter.queued, grant.reported);
+        // A claim that nodes lack has asked them again after a moment.
+        let lately = from.saturating_sub(SETTLING).max(waiter.queued);
+        let during = (lately, grant.reported);
         if evidence.history.has_no_majority(during, UNCLAIMED) {
             counts.excused.orders += 1;
             continue;

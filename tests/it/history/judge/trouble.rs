@@ -8,6 +8,12 @@ use super::{Evidence, Excused, Rule, SETTLING, Violation, shown, story};
 /// The operation timeout, after which an outcome is reported as unknown.
 const OPERATION: Micros = 2 * SECOND;
 
+/// How long an operation may take on nodes that are well: each of its steps waits a tenth of a second for the slowest.
+const OF_SLOWEST: Micros = SECOND / 2;
+
+/// How long before its arrival an answer may have been written, from when its lease counts for the process.
+const UNDER_WAY: Micros = SECOND / 20;
+
 /// How long after an outage a request may still fail: the processes connect again, and then an operation may run out of
 /// time.
 const RECONNECTING: Micros = SECOND + OPERATION;
@@ -115,7 +121,8 @@ fn is_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
         .flat_map(|request| &request.arrivals);
     let ends = reported.filter_map(|(reported, answer)| match answer {
         Answer::Granted { leases, .. } if *reported < at => {
-            leases.iter().map(|lease| reported + lease.expires_in).max()
+            let ends = leases.iter().map(|lease| reported + lease.expires_in);
+            ends.map(|end| end.saturating_sub(UNDER_WAY)).max()
         }
         _ => None,
     });
@@ -137,15 +144,16 @@ fn may_be_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     asked.any(|asked| at <= asked.deadline() + lease + OPERATION)
 }
 
-/// Whether its wait is shorter than an operation may take, and has ended without an answer: a quorum waits for the slowest
-/// of its nodes, and a machine may stand still.
+/// Whether its wait is shorter than an operation may take, and has ended without an answer: a quorum waits a moment for
+/// the slowest of its nodes, and longer if one of them fails, and a machine may stand still.
 fn is_too_short(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     let bounds = evidence.history.bounds;
     let mut outages = evidence.history.outages.iter();
     let waits = request.deadline() - request.sent;
-    let may_take_long = bounds.is_quorum
+    let may_take_long = bounds.is_quorum && waits <= OF_SLOWEST
         || outages.any(|outage| {
-            outage.effect == Effect::Stall && outage.overlaps(request.sent, request.deadline())
+            let is_slow = outage.effect == Effect::Stall || outage.node.is_some();
+            is_slow && outage.overlaps(request.sent, request.deadline())
         });
     waits > 0 && waits < bounds.late && at >= request.deadline() && may_take_long
 }
@@ -160,16 +168,30 @@ fn needs_lease(request: &Request) -> bool {
     request.asks() || matches!(request.action, Action::Renew | Action::StepDown)
 }
 
-/// Whether it needs the lease of its claim, and too few nodes may have that: two have it at first, and if one of those
-/// fails, the other is no majority.
+/// Whether it needs a lease that its claim has or may have got before, and too few nodes may have that: two have it at
+/// first, and if one of those fails or is slow, the other is no majority.
 fn may_lack_a_node(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     let during = (request.sent.saturating_sub(RECONNECTING), at);
-    let claim = request.claim.filter(|_| needs_lease(request));
-    claim.is_some_and(|claim| {
-        let mut own = evidence.requests_of(claim);
-        own.next()
-            .is_some_and(|first| evidence.history.may_lose(claim, first.sent, during))
+    let Some(claim) = request.claim.filter(|_| needs_lease(request)) else {
+        return false;
+    };
+    let earlier = evidence.requests_of(claim);
+    let earlier = earlier.filter(|earlier| earlier.asks() && earlier.sent < request.sent);
+    let mut earlier = earlier.filter(|earlier| earlier.is_granted() || is_unclear(earlier));
+    earlier.any(|asked| {
+        let answered = (request.sent, at);
+        evidence.history.may_lose(claim, asked.sent, during)
+            || evidence
+                .history
+                .may_lack_a_node(claim, asked.sent, answered)
     })
+}
+
+/// Whether it may have been granted a lease that was not reported to it.
+fn is_unclear(request: &Request) -> bool {
+    let is_failure =
+        |(_, refusal): (Micros, &Refusal)| refusal.status >= 500 && !refusal.is_without_effect;
+    is_open(request) || request.refusal().is_some_and(is_failure)
 }
 
 fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Refusal) -> bool {

@@ -253,9 +253,9 @@ impl Part<'_> {
             is_open(request) || arrivals.any(|(at, _)| self.history.is_former_answer(request, *at))
         };
         let evictions = self.requests.iter().filter_map(|(_, request)| {
-            let is_unclear = may_take_effect(request) || history.is_doubtful_eviction(request);
-            let is_open = request.action == Action::Evict && is_unclear;
-            is_open.then_some(request.sent)
+            let is_unnamed = history.may_end_unnamed(request, (claim, fence), evidence.at);
+            let is_open = request.action == Action::Evict && may_take_effect(request);
+            (is_open || is_unnamed).then_some(request.sent)
         });
         let shared = own()
             .filter(|(_, request)| request.action == Action::StepDown && may_take_effect(request));
