@@ -211,9 +211,9 @@ async fn strike(
             }
         }
     }
-    let effects = std::mem::take(&mut nemesis.effects);
     tokio::time::sleep_until(end).await;
-    effects
+    nemesis.is_over().await;
+    nemesis.effects
 }
 
 fn add(sum: &mut Effects, more: Effects) {
