@@ -2,7 +2,9 @@
 
 use super::judge::{Rule, judge};
 use super::linear;
-use super::record::{Action, Answer, Effect, End, History, Micros, Mode, Outage, SECOND};
+use super::record::{
+    Action, Answer, Claim, Effect, End, History, Micros, Mode, Outage, SECOND, View,
+};
 use super::valid::{MS, claim, granted, outage, refused, valid, view};
 
 fn breaks(rule: Rule, history: &History) -> bool {
@@ -45,6 +47,25 @@ fn a_failure_is_accepted_for_a_moment_after_the_end_of_a_lease_and_not_later() {
     assert!(is_rejected(12_000), "a lease lasts five seconds");
     assert!(!is_rejected(13_100));
     assert!(is_rejected(16_000));
+}
+
+/// It is granted at 8.00 s for five seconds, by an answer that takes 10 ms.
+#[test]
+fn a_failed_renewal_is_accepted_if_the_lease_cannot_be_reported_any_more_and_not_before() {
+    let is_rejected = |is_capped: bool, sent: Micros, at: Micros| {
+        let mut history = valid();
+        let gus = claim("gus", &["b"], Mode::Exclusive);
+        history.claims.push(Claim { is_capped, ..gus });
+        let now = Action::Acquire { wait: 0 };
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, Action::Renew, sent, at, fails);
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(!is_rejected(true, 12_990, 12_999));
+    assert!(is_rejected(true, 12_980, 12_990));
+    assert!(is_rejected(false, 12_990, 13_000), "it makes it longer");
+    assert!(!is_rejected(false, 8_001, 13_000), "it took five seconds");
 }
 
 #[test]
@@ -180,4 +201,24 @@ fn a_view_with_a_token_of_nobody_is_accepted_while_a_node_of_a_quorum_is_silent(
     };
     assert!(is_rejected_with(true, &[], &[(8_700, 120)]));
     assert!(!is_rejected_with(true, &[silent], &[(8_700, 120)]));
+}
+
+/// It shows Ann, who has released the lock at the new one.
+#[test]
+fn a_view_is_accepted_of_a_former_primary_and_of_the_process_that_it_answers() {
+    let is_rejected = |process: usize, seen: Micros| {
+        let mut history = valid();
+        history.bounds.is_confirmed = true;
+        history.outages.push(Outage {
+            process: Some(1),
+            ..outage(Effect::FormerPrimary, 5_000, 6_000)
+        });
+        let seen = view("a", seen * MS, &[("ann", 100)], &[]);
+        history.views.push(View { process, ..seen });
+        !linear::check(&history).is_empty()
+    };
+    assert!(!is_rejected(1, 5_500));
+    assert!(is_rejected(0, 5_500));
+    assert!(is_rejected(1, 4_500));
+    assert!(is_rejected(1, 6_500));
 }

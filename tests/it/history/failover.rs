@@ -35,7 +35,7 @@ impl History {
     /// Whether a former primary may have shown this.
     pub(super) fn is_former_view(&self, view: &View) -> bool {
         let mut former = self.former_primaries();
-        former.any(|outage| outage.overlaps(view.sent, view.at))
+        former.any(|outage| outage.strikes(view.process, view.sent, view.at))
     }
 
     /// Whether an answer to the request that arrived at this time may have come from a former primary, and may be lost.

@@ -78,6 +78,7 @@ async fn look(
     let holders = lock["holders"].as_array()?.iter();
     Some(View {
         name: name.to_owned(),
+        process,
         sent,
         at: stage.recorder.at(answer.at),
         is_free: lock["state"] == "free",

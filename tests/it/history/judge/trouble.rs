@@ -12,6 +12,9 @@ const OPERATION: Micros = 2 * SECOND;
 /// time.
 const RECONNECTING: Micros = SECOND + OPERATION;
 
+/// A lease with less left than this is not reported.
+const LEFT_MIN: Micros = 1_000;
+
 /// Failures of several nodes of a quorum, after which a majority may not answer.
 const FAILING: Together = Together {
     at_least: 0,
@@ -105,21 +108,31 @@ fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) 
     }
 }
 
-/// Whether the lease of a claim had ended by then, as far as it knew. Its `max_hold` may not allow more.
+/// Whether the lease of a claim may have ended by then, or so nearly that it is not reported. A renewal makes it longer, if
+/// its `max_hold` allows more and the answer does not take as long as the lease.
 fn is_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     let Some(claim) = request.claim else {
         return false;
     };
-    let reported = evidence
-        .requests_of(claim)
-        .flat_map(|request| &request.arrivals);
-    let ends = reported.filter_map(|(reported, answer)| match answer {
-        Answer::Granted { leases, .. } if *reported < at => {
-            leases.iter().map(|lease| reported + lease.expires_in).max()
-        }
-        _ => None,
+    let terms = &evidence.history.claims[claim];
+    if !request.asks() && !terms.is_capped && at + LEFT_MIN < request.sent + terms.lease {
+        return false;
+    }
+    // The time of an answer counts from its request, that of an event from its arrival.
+    let ends = evidence.requests_of(claim).flat_map(|reporting| {
+        let is_stream = matches!(reporting.action, Action::Hold { .. });
+        let arrivals = reporting.arrivals.iter();
+        let arrivals = arrivals.filter(|(reported, _)| *reported < at);
+        arrivals.filter_map(move |(reported, answer)| match answer {
+            Answer::Granted { leases, waited, .. } => {
+                let written = (reporting.sent + waited).min(*reported);
+                let from = if is_stream { *reported } else { written };
+                leases.iter().map(|lease| from + lease.expires_in).max()
+            }
+            Answer::Queued | Answer::Freed | Answer::Evicted(_) | Answer::Refused(_) => None,
+        })
     });
-    ends.max().is_some_and(|end| end <= at)
+    ends.max().is_some_and(|end| end <= at + LEFT_MIN)
 }
 
 /// Whether the lease may have ended before it could be reported, which makes the outcome unknown. An earlier request of its
