@@ -5,7 +5,8 @@
 //!
 //! A former primary that still runs may answer processes that do not know yet that it was replaced. If no replica has to
 //! confirm, what it reports is lost and may overlap what the new primary grants after the grace: that is no violation, but
-//! is counted. If all have to, it reports no lease. It still shows its locks to those who look, since nobody confirms that.
+//! is counted. If all have to, it reports no lease. Nobody confirms what it shows, but nothing is reported by the new
+//! primary either before the former one follows it, and from then on that one shows nothing.
 
 use super::record::{Answer, Effect, History, Micros, Outage, Request, View};
 
@@ -32,10 +33,11 @@ impl History {
         }
     }
 
-    /// Whether a former primary may have shown this.
+    /// Whether a former primary may have shown this, and what it showed may be lost.
     pub(super) fn is_former_view(&self, view: &View) -> bool {
         let mut former = self.former_primaries();
-        former.any(|outage| outage.strikes(view.process, view.sent, view.at))
+        !self.bounds.is_confirmed
+            && former.any(|outage| outage.strikes(view.process, view.sent, view.at))
     }
 
     /// Whether an answer to the request that arrived at this time may have come from a former primary, and may be lost.
