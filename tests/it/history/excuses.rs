@@ -203,23 +203,32 @@ fn a_view_with_a_token_of_nobody_is_accepted_while_a_node_of_a_quorum_is_silent(
     assert!(!is_rejected_with(true, &[silent], &[(8_700, 120)]));
 }
 
-/// It shows Ann, who has released the lock at the new one.
+/// Gus was granted the lock, which Ann still holds, and was not told so. Ben has released it, and was seen before.
 #[test]
 fn a_view_is_accepted_of_a_former_primary_and_of_the_process_that_it_answers() {
-    let is_rejected = |is_confirmed: bool, process: usize, seen: Micros| {
+    let is_rejected = |is_confirmed: bool, process: usize, seen: Micros, holder: (&str, u64)| {
         let mut history = valid();
         history.bounds.is_confirmed = is_confirmed;
-        history.outages.push(Outage {
-            process: Some(1),
-            ..outage(Effect::FormerPrimary, 5_000, 6_000)
-        });
-        let seen = view("a", seen * MS, &[("ann", 100)], &[]);
+        for (from, until) in [(1_600, 1_700), (5_000, 6_000)] {
+            history.outages.push(Outage {
+                process: Some(2),
+                ..outage(Effect::FormerPrimary, from, until)
+            });
+        }
+        history.claims.push(claim("gus", &["a"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, now, 1_300, 1_650, fails);
+        let seen = view("a", seen * MS, &[holder], &[]);
         history.views.push(View { process, ..seen });
         !linear::check(&history).is_empty()
     };
-    assert!(!is_rejected(false, 1, 5_500));
-    assert!(is_rejected(false, 0, 5_500));
-    assert!(is_rejected(false, 1, 4_500));
-    assert!(is_rejected(false, 1, 6_500));
-    assert!(is_rejected(true, 1, 5_500));
+    for (seen, holder) in [(1_650, ("gus", 150)), (5_500, ("ben", 200))] {
+        assert!(!is_rejected(false, 2, seen, holder));
+        assert!(is_rejected(false, 0, seen, holder), "another process");
+        assert!(is_rejected(false, 2, seen - 600, holder), "too early");
+        assert!(is_rejected(false, 2, seen + 600, holder), "too late");
+    }
+    assert!(!is_rejected(true, 2, 1_650, ("gus", 150)));
+    assert!(is_rejected(true, 2, 5_500, ("ben", 200)), "it was told");
 }

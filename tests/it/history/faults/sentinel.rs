@@ -3,7 +3,7 @@
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::record::{Answer, Effect, Micros, SECOND};
+use super::super::record::{Effect, Micros, SECOND};
 use super::super::watched::{SENTINELS, Watched};
 use super::{Nemesis, Outage, Struck};
 
@@ -229,20 +229,12 @@ impl Nemesis<'_> {
         });
     }
 
-    /// How many requests the process was sent and has answered in this time, with a grant or with 503.
+    /// How many answers and events the process has sent in this time, to requests of this time.
     fn answered_within(&self, process: usize, from: Micros, until: Micros) -> u64 {
         let history = self.recorder.history();
         let requests = history.requests.iter();
         let requests = requests.filter(|it| it.process == process && it.sent >= from);
         let arrivals = requests.flat_map(|request| &request.arrivals);
-        let answered = arrivals.filter(|(at, answer)| {
-            let is_of_store = match answer {
-                Answer::Granted { .. } => true,
-                Answer::Refused(refusal) => refusal.status == 503,
-                Answer::Queued | Answer::Freed | Answer::Evicted(_) => false,
-            };
-            is_of_store && *at < until
-        });
-        answered.count() as u64
+        arrivals.filter(|(at, _)| *at < until).count() as u64
     }
 }
