@@ -51,17 +51,22 @@ fn a_failure_is_accepted_for_a_moment_after_the_end_of_a_lease_and_not_later() {
 
 /// It is granted at 8.00 s for five seconds, by an answer that takes 10 ms.
 #[test]
-fn a_failed_renewal_is_accepted_if_the_lease_cannot_be_reported_any_more_and_not_before() {
-    let is_rejected = |is_capped: bool, sent: Micros, at: Micros| {
+fn a_failure_is_accepted_if_the_lease_cannot_be_reported_any_more_and_not_before() {
+    let judged = |action: Action, is_capped: bool, sent: Micros, at: Micros| {
         let mut history = valid();
         let gus = claim("gus", &["b"], Mode::Exclusive);
         history.claims.push(Claim { is_capped, ..gus });
         let now = Action::Acquire { wait: 0 };
         history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
         let fails = refused(503, "store_unavailable");
-        history.ask(6, Action::Renew, sent, at, fails);
+        history.ask(6, action, sent, at, fails);
         breaks(Rule::WrongFailure, &history)
     };
+    assert!(!judged(Action::StepBack, false, 12_990, 12_999));
+    assert!(judged(Action::StepBack, false, 12_980, 12_990));
+    assert!(judged(Action::Release, false, 12_990, 12_999));
+    let is_rejected =
+        |is_capped: bool, sent: Micros, at: Micros| judged(Action::Renew, is_capped, sent, at);
     assert!(!is_rejected(true, 12_990, 12_999));
     assert!(is_rejected(true, 12_980, 12_990));
     assert!(is_rejected(false, 12_990, 13_000), "it makes it longer");

@@ -115,7 +115,7 @@ fn is_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
         return false;
     };
     let terms = &evidence.history.claims[claim];
-    if !request.asks() && !terms.is_capped && at + LEFT_MIN < request.sent + terms.lease {
+    if extends(request) && !terms.is_capped && at + LEFT_MIN < request.sent + terms.lease {
         return false;
     }
     // The time of an answer counts from its request, that of an event from its arrival.
@@ -168,9 +168,19 @@ fn is_open(request: &Request) -> bool {
     matches!(request.last(), None | Some(Answer::Queued))
 }
 
+/// Whether it makes a lease longer.
+fn extends(request: &Request) -> bool {
+    matches!(request.action, Action::Renew | Action::StepDown)
+}
+
 /// Whether it is about a lease that its claim has or may have had.
 fn needs_lease(request: &Request) -> bool {
-    request.asks() || matches!(request.action, Action::Renew | Action::StepDown)
+    request.asks() || extends(request)
+}
+
+/// Whether its answer reports a lease.
+fn reports_lease(request: &Request) -> bool {
+    needs_lease(request) || request.action == Action::StepBack
 }
 
 /// Whether it needs the lease of its claim, and too few nodes may have that: two have it at first, and if one of those
@@ -196,7 +206,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if request.asks() && may_be_over(evidence, request, at) {
                 return false;
             }
-            if needs_lease(request) && is_over(evidence, request, at) {
+            if reports_lease(request) && is_over(evidence, request, at) {
                 return false;
             }
             // A grant while the processes notify each other of a clock step has an unknown outcome.
