@@ -63,12 +63,14 @@ fn a_failure_is_accepted_if_the_lease_cannot_be_reported_any_more_and_not_before
         breaks(Rule::WrongFailure, &history)
     };
     assert!(!judged(Action::StepBack, false, 12_990, 12_999));
-    assert!(judged(Action::StepBack, false, 12_980, 12_990));
+    assert!(judged(Action::StepBack, false, 12_970, 12_980));
     assert!(judged(Action::Release, false, 12_990, 12_999));
     let is_rejected =
         |is_capped: bool, sent: Micros, at: Micros| judged(Action::Renew, is_capped, sent, at);
     assert!(!is_rejected(true, 12_990, 12_999));
-    assert!(is_rejected(true, 12_980, 12_990));
+    assert!(!is_rejected(true, 12_900, 12_950), "it took 50 ms");
+    assert!(is_rejected(true, 12_900, 12_948));
+    assert!(is_rejected(true, 12_970, 12_980));
     assert!(is_rejected(false, 12_990, 13_000), "it makes it longer");
     assert!(!is_rejected(false, 8_001, 13_000), "it took five seconds");
 }

@@ -132,7 +132,9 @@ fn is_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
             Answer::Queued | Answer::Freed | Answer::Evicted(_) | Answer::Refused(_) => None,
         })
     });
-    ends.max().is_some_and(|end| end <= at + LEFT_MIN)
+    // What is left is counted from before the store was asked, as if it had answered then.
+    let took = at.saturating_sub(request.deadline());
+    ends.max().is_some_and(|end| end <= at + took + LEFT_MIN)
 }
 
 /// Whether the lease may have ended before it could be reported, which makes the outcome unknown. An earlier request of its
