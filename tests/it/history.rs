@@ -1,15 +1,12 @@
 //! The history checker: random clients on real processes, faults, and a judge that knows only what the clients saw.
 //!
-//! `scripts/history --help` explains how to run it for any time; the runs here are short. None of them has Sentinels: on a
-//! busy machine these do not always settle in time, and with replicas that confirm there are findings without a known
-//! cause (`docs/explanation/guarantees.md`). Every request is recorded
-//! with the times at which it was sent and answered, by one monotonic clock (`record`, `recorder`). Clients draw plans
-//! from a seed (`plan`) and execute them (`scenes`, `actor`), while others only observe (`observe`). Faults happen one
-//! after the other, and each counts its observed effects (`faults`): a run in which a chosen fault had no effect is
-//! invalid, and so is one with too few grants. At the end the judge applies its rules (`judge`). Each rule names the
-//! guarantee that it checks, and tests show that it rejects a history that breaks it (`broken`), and how far its excuses
-//! go (`excuses`). A second judge, which shares no rule with the first, searches for an order of the requests that
-//! explains all answers (`linear`).
+//! `scripts/history --help` explains how to run it for any time; the runs here are short. Every request is recorded with the
+//! times at which it was sent and answered, by one monotonic clock (`record`, `recorder`). Clients draw plans from a seed
+//! (`plan`) and execute them (`scenes`, `actor`), while others only observe (`observe`). Faults happen one after the other,
+//! and each counts its observed effects (`faults`): a run in which a chosen fault had no effect is invalid, and so is one
+//! with too few grants. At the end the judge applies its rules (`judge`). Each rule names the guarantee that it checks, and
+//! tests show that it rejects a history that breaks it (`broken`), and how far its excuses go (`excuses`). A second judge,
+//! which shares no rule with the first, searches for an order of the requests that explains all answers (`linear`).
 //!
 //! The same seed gives the same plans and the same order of faults; the outcomes depend on the machine. The report of a
 //! violation has the command to repeat the run, and the requests that show it.
@@ -85,6 +82,18 @@ async fn a_short_history_with_lost_data_breaks_no_promise() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_on_a_redis_cluster_breaks_no_promise() {
     check("--seed 1 --seconds 15 --ttl-max 3 --store cluster --faults failover,reshard,flushall,pause-redis").await;
+}
+
+/// Failovers without replicas that confirm: what a former primary reports may be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_with_sentinels_breaks_no_promise() {
+    check("--seed 1 --seconds 8 --ttl-max 2 --clients 8 --store sentinel --faults failover,planned-failover").await;
+}
+
+/// The same if replicas confirm: no failover loses a lease, and a former primary that one process goes on with reports none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_with_replicas_that_confirm_breaks_no_promise() {
+    check("--seed 1 --seconds 8 --ttl-max 2 --clients 8 --store sentinel --wait-replicas all --faults partition,replaced").await;
 }
 
 /// Faults of the nodes of a quorum: one forgets everything, and a majority fails.

@@ -123,7 +123,7 @@ macro_rules! files {
 files! {
     "acquire" "acquire_conflicts" "acquire_grant" "acquire_held" "acquire_options" "acquire_wait"
     "announce" "assign" "clock" "clock_step" "count" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
-    "queue" "record" "recovery" "release" "renew" "reservation" "scan" "shift" "state" "suspend"
+    "primary" "queue" "record" "recovery" "release" "renew" "reservation" "scan" "shift" "state" "suspend"
     "withdraw"
 }
 

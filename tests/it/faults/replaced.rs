@@ -1,11 +1,11 @@
 //! A Redis that stops being the primary while connections to it stay open.
 
-use leasehold::domain::GrantKind;
-use leasehold::store::{Fault, StoreError};
+use leasehold::domain::{Attempt, GrantKind, LockState};
+use leasehold::store::{Fault, ListQuery, StoreError};
 
 use super::{Replica, durable_redis, lasting};
 use crate::support::eventually;
-use crate::support::fixture::{claim, deadline, for_short};
+use crate::support::fixture::{claim, deadline, deadlines, for_short, lock_of};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores;
@@ -25,7 +25,7 @@ async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
     let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
     let store = store.expect("the store opens");
     let acquire = async || {
-        let attempt = leasehold::domain::Attempt::random();
+        let attempt = Attempt::random();
         // Short, so that after it there is no grace for leases that the new primary does not know.
         let claim = for_short(&claim());
         store.acquire(&claim, attempt, None, deadline()).await
@@ -44,6 +44,49 @@ async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
     .await;
     let keys = new.keys(0, "lh:1:*:l:*").await;
     assert_eq!(keys.len(), 1, "it was granted there");
+}
+
+/// It may have old data for long, and a process that only reads would not learn that another Redis is the primary.
+#[tokio::test]
+async fn a_redis_that_became_read_only_shows_no_locks() {
+    let (former, new) = (durable_redis().await, durable_redis().await);
+    let proxy = Proxy::start(former.address()).await;
+    // Without periodic checks, which would detect this by themselves.
+    let open = async || {
+        let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
+        store.expect("the store opens")
+    };
+    let [looking, listing] = [open().await, open().await];
+    let claim = for_short(&claim());
+    let granted = looking.acquire(&claim, Attempt::random(), None, deadline());
+    granted.await.expect("it may write");
+    let looked = async || {
+        let view = looking.inspect(lock_of(&claim), deadline()).await;
+        view.map(|view| matches!(view.state, LockState::Held(_)))
+    };
+    let listed = async || {
+        let query = ListQuery {
+            prefix: lock_of(&claim).as_str().to_owned(),
+            within: None,
+            after: None,
+            snapshot: None,
+            page_size: 10,
+        };
+        let listed = listing.list(&query, deadlines()).await;
+        listed.map(|listed| listed.locks.len() == 1)
+    };
+    assert!(looked().await.expect("it is the primary"));
+    assert!(listed().await.expect("it is the primary"));
+    replace(&former, &proxy, &new).await;
+    for seen in [looked().await, listed().await] {
+        let refused = seen.expect_err("it is read-only");
+        assert_eq!(refused.fault(), Fault::Replica);
+    }
+    eventually("the new primary answers", async || {
+        let seen = [looked().await.ok()?, listed().await.ok()?];
+        (seen == [false, false]).then_some(())
+    })
+    .await;
 }
 
 /// A process without requests finds the new primary too.

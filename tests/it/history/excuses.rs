@@ -2,7 +2,9 @@
 
 use super::judge::{Rule, judge};
 use super::linear;
-use super::record::{Action, Answer, Effect, End, History, Micros, Mode, Outage, SECOND};
+use super::record::{
+    Action, Answer, Claim, Effect, End, History, Micros, Mode, Outage, SECOND, View,
+};
 use super::valid::{MS, claim, granted, outage, refused, valid, view};
 
 fn breaks(rule: Rule, history: &History) -> bool {
@@ -55,6 +57,32 @@ fn a_failure_is_accepted_for_a_moment_after_the_end_of_a_lease_and_not_later() {
     assert!(is_rejected(12_000), "a lease lasts five seconds");
     assert!(!is_rejected(13_100));
     assert!(is_rejected(16_000));
+}
+
+/// It is granted at 8.00 s for five seconds, by an answer that takes 10 ms.
+#[test]
+fn a_failure_is_accepted_if_the_lease_cannot_be_reported_any_more_and_not_before() {
+    let judged = |action: Action, is_capped: bool, sent: Micros, at: Micros| {
+        let mut history = valid();
+        let gus = claim("gus", &["b"], Mode::Exclusive);
+        history.claims.push(Claim { is_capped, ..gus });
+        let now = Action::Acquire { wait: 0 };
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, action, sent, at, fails);
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(!judged(Action::StepBack, false, 12_990, 12_999));
+    assert!(judged(Action::StepBack, false, 12_970, 12_980));
+    assert!(judged(Action::Release, false, 12_990, 12_999));
+    let is_rejected =
+        |is_capped: bool, sent: Micros, at: Micros| judged(Action::Renew, is_capped, sent, at);
+    assert!(!is_rejected(true, 12_990, 12_999));
+    assert!(!is_rejected(true, 12_900, 12_950), "it took 50 ms");
+    assert!(is_rejected(true, 12_900, 12_948));
+    assert!(is_rejected(true, 12_970, 12_980));
+    assert!(is_rejected(false, 12_990, 13_000), "it makes it longer");
+    assert!(!is_rejected(false, 8_001, 13_000), "it took five seconds");
 }
 
 #[test]
@@ -339,6 +367,7 @@ fn a_lease_may_be_renewed_after_its_stream_gave_it_up_and_not_after_the_store_di
 fn a_renewal_may_fail_at_the_end_of_its_lease_and_not_before() {
     let is_rejected = |at: Micros| {
         let mut history = valid();
+        history.bounds.is_quorum = true;
         history.claims.push(claim("gus", &["b"], Mode::Exclusive));
         let now = Action::Acquire { wait: 0 };
         history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
@@ -348,4 +377,34 @@ fn a_renewal_may_fail_at_the_end_of_its_lease_and_not_before() {
     };
     assert!(!is_rejected(13_005), "it ends at 13.010");
     assert!(is_rejected(12_900));
+}
+
+/// Gus was granted the lock, which Ann still holds, and was not told so. Ben has released it, and was seen before.
+#[test]
+fn a_view_is_accepted_of_a_former_primary_and_of_the_process_that_it_answers() {
+    let is_rejected = |is_confirmed: bool, process: usize, seen: Micros, holder: (&str, u64)| {
+        let mut history = valid();
+        history.bounds.is_confirmed = is_confirmed;
+        for (from, until) in [(1_600, 1_700), (5_000, 6_000)] {
+            history.outages.push(Outage {
+                process: Some(2),
+                ..outage(Effect::FormerPrimary, from, until)
+            });
+        }
+        history.claims.push(claim("gus", &["a"], Mode::Exclusive));
+        let now = Action::Acquire { wait: 0 };
+        let fails = refused(503, "store_unavailable");
+        history.ask(6, now, 1_300, 1_650, fails);
+        let seen = view("a", seen * MS, &[holder], &[]);
+        history.views.push(View { process, ..seen });
+        !linear::check(&history).is_empty()
+    };
+    for (seen, holder) in [(1_650, ("gus", 150)), (5_500, ("ben", 200))] {
+        assert!(!is_rejected(false, 2, seen, holder));
+        assert!(is_rejected(false, 0, seen, holder), "another process");
+        assert!(is_rejected(false, 2, seen - 600, holder), "too early");
+        assert!(is_rejected(false, 2, seen + 600, holder), "too late");
+    }
+    assert!(!is_rejected(true, 2, 1_650, ("gus", 150)));
+    assert!(is_rejected(true, 2, 5_500, ("ben", 200)), "it was told");
 }

@@ -5,7 +5,9 @@
 //!
 //! A former primary that still runs may answer processes that do not know yet that it was replaced. If no replica has to
 //! confirm, what it reports is lost and may overlap what the new primary grants after the grace: that is no violation, but
-//! is counted. If all have to, it reports no lease. It still shows its locks to those who look, since nobody confirms that.
+//! is counted. If all have to, it reports no lease. It still shows its locks to those who look, since nobody confirms that:
+//! a lease that it grants without being able to report it is shown, too, and lost. The others that it shows are right: the
+//! new primary reports none before the former one follows it, and from then on that one shows nothing.
 
 use super::record::{Answer, Effect, History, Micros, Outage, Request, View};
 
@@ -32,10 +34,25 @@ impl History {
         }
     }
 
-    /// Whether a former primary may have shown this.
+    /// Whether a former primary may have shown this, and what it showed may be lost.
     pub(super) fn is_former_view(&self, view: &View) -> bool {
         let mut former = self.former_primaries();
-        former.any(|outage| outage.overlaps(view.sent, view.at))
+        let is_unreported = |(_, fence): &(String, u64)| !self.is_reported(&view.name, *fence);
+        former.any(|outage| outage.strikes(view.process, view.sent, view.at))
+            && (!self.bounds.is_confirmed || view.holders.iter().any(is_unreported))
+    }
+
+    /// Whether a client was told of the lease with this fence.
+    fn is_reported(&self, name: &str, fence: u64) -> bool {
+        let arrivals = self.requests.iter().flat_map(|it| &it.arrivals);
+        let mut answers = arrivals.map(|(_, answer)| answer);
+        answers.any(|answer| match answer {
+            Answer::Granted { leases, .. } => {
+                let mut leases = leases.iter();
+                leases.any(|lease| lease.name == name && lease.fence == fence)
+            }
+            Answer::Queued | Answer::Freed | Answer::Evicted(_) | Answer::Refused(_) => false,
+        })
     }
 
     /// Whether an answer to the request that arrived at this time may have come from a former primary, and may be lost.

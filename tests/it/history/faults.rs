@@ -225,6 +225,8 @@ pub(super) struct Nemesis<'a> {
     /// When data or a process were lost last. Not everything may be lost at once: then no process would know the
     /// leases.
     last_loss: Micros,
+    /// Of servers that Sentinels watch, the last one that was known to be the primary, and since when.
+    settled: Option<(usize, Micros)>,
 }
 
 impl<'a> Nemesis<'a> {
@@ -235,6 +237,7 @@ impl<'a> Nemesis<'a> {
         ttl_max: Duration,
     ) -> Self {
         Self {
+            settled: fleet.watched.as_ref().map(|_| (0, 0)),
             fleet,
             recorder,
             chance,

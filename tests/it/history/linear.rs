@@ -44,12 +44,13 @@
 
 mod bounds;
 mod cases;
+mod evictions;
 mod operations;
 mod register;
 mod search;
 
 use super::judge::{Rule, Violation, about, shown};
-use super::record::{Claim, History, View};
+use super::record::{Action, Claim, History, Micros, SECOND, View};
 use operations::{LockHistory, Source};
 use register::Held;
 use search::Verdict;
@@ -81,11 +82,13 @@ fn check_within(history: &History, configurations_max: usize) -> Vec<Violation> 
                 let answer = described(history, lock.operations[operation].source);
                 let holders = before.iter().map(|held| holder(history, lock, held));
                 let holders: String = holders.collect();
+                let at = lock.operations[operation].at;
+                let evictions = evictions(history, &lock.name, at);
                 let what = format!(
-                    "{}: no order explains {answer}\n    held before it:{holders}",
+                    "{}: no order explains {answer}\n    held before it:{holders}{evictions}",
                     lock.name
                 );
-                (Rule::Linearizability, lock.operations[operation].at, what)
+                (Rule::Linearizability, at, what)
             }
         };
         let what = what + &about(history, at);
@@ -104,6 +107,17 @@ fn holder(history: &History, lock: &LockHistory, held: &Held) -> String {
         "\n    {owner} with {} until {until:.3}\n      {requests}",
         lease.fence
     )
+}
+
+/// The evictions that were under way then, or shortly before.
+fn evictions(history: &History, name: &str, at: Micros) -> String {
+    let requests = history.requests.iter();
+    let evictions = requests.filter(|request| {
+        let is_near = request.sent <= at && at <= request.ended().saturating_add(SECOND);
+        request.action == Action::Evict && request.names == [name] && is_near
+    });
+    let shown = evictions.map(|eviction| format!("\n    beside it: {}", shown(eviction)));
+    shown.collect()
 }
 
 /// The requests of a claim.

@@ -30,8 +30,8 @@ const SLOW: Duration = Duration::from_millis(150);
 /// The same of a node of a quorum, which after a tenth of a second has no say in an operation.
 const SLOW_NODE: Duration = Duration::from_millis(80);
 
-/// Inspects one lock after the other, and the pair in both orders.
-pub(super) async fn observer(stage: Stage, number: usize) {
+/// Inspects one lock after the other, and the pair in both orders; at one process after the other if `alternates`.
+pub(super) async fn observer(stage: Stage, number: usize, alternates: bool) {
     let mut process = number;
     let mut connection = None;
     let mut turn = number;
@@ -50,6 +50,10 @@ pub(super) async fn observer(stage: Stage, number: usize) {
             }
         }
         stage.recorder.seen(views);
+        if alternates {
+            connection = None;
+            process += 1;
+        }
         sleep(RESTS).await;
     }
 }
@@ -78,6 +82,7 @@ async fn look(
     let holders = lock["holders"].as_array()?.iter();
     Some(View {
         name: name.to_owned(),
+        process,
         sent,
         at: stage.recorder.at(answer.at),
         is_free: lock["state"] == "free",

@@ -276,6 +276,7 @@ impl Terms {
     pub(super) fn claim(&self, owner: &str) -> Claim {
         Claim {
             lease: micros(self.lease()),
+            is_capped: !self.max_hold.is_zero(),
             owner: owner.to_owned(),
             names: self.names.clone(),
             mode: self.mode,

@@ -69,6 +69,8 @@ pub(super) struct Claim {
     pub(super) is_fair: bool,
     /// The longest time that its lease lasts without renewal.
     pub(super) lease: Micros,
+    /// Whether renewals may not make it longer at will (`max_hold`).
+    pub(super) is_capped: bool,
     pub(super) min_hold: Micros,
     pub(super) lock_delay: Micros,
 }
@@ -174,6 +176,8 @@ pub(super) struct Refusal {
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) name: String,
+    /// The process that was asked.
+    pub(super) process: usize,
     pub(super) sent: Micros,
     pub(super) at: Micros,
     pub(super) is_free: bool,

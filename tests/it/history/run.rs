@@ -163,10 +163,12 @@ fn by_both_judges(history: &History) -> (Vec<Violation>, Counts) {
 /// The passive clients, and the tasks that detect a slow machine.
 fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
     let mut observers = JoinSet::new();
+    // One of them may be the only one that uses a former primary.
+    let alternates = fleet.watched.is_some();
     for number in 0..2 {
         observers.spawn(observe::watcher(stage.clone(), number));
     }
-    observers.spawn(observe::observer(stage.clone(), 0));
+    observers.spawn(observe::observer(stage.clone(), 0, alternates));
     observers.spawn(observe::pulse(stage.clone()));
     for (number, store) in fleet.stores.iter().enumerate() {
         let node = fleet.is_quorum().then_some(number);
@@ -211,9 +213,9 @@ async fn strike(
             }
         }
     }
-    let effects = std::mem::take(&mut nemesis.effects);
     tokio::time::sleep_until(end).await;
-    effects
+    nemesis.is_over().await;
+    nemesis.effects
 }
 
 fn add(sum: &mut Effects, more: Effects) {

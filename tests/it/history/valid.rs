@@ -27,6 +27,7 @@ pub(super) fn claim(owner: &str, names: &[&str], mode: Mode) -> Claim {
         mode,
         is_fair: true,
         lease: 5 * SECOND,
+        is_capped: false,
         min_hold: 0,
         lock_delay: 0,
     }
@@ -60,6 +61,7 @@ pub(super) fn view(name: &str, sent: Micros, holders: &[(&str, u64)], queue: &[&
         .map(|(owner, fence)| ((*owner).to_owned(), *fence));
     View {
         name: name.to_owned(),
+        process: 0,
         sent,
         at: sent + MS,
         is_free: holders.len() == 0,

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::record::Micros;
 use super::recorder::Recorder;
 use crate::support::eventually_within;
@@ -18,6 +20,9 @@ pub(super) const SENTINELS: usize = 3;
 
 /// How long a failover may take, on a machine on which Sentinels are slow to agree.
 const SETTLES: Duration = Duration::from_secs(60);
+
+/// After this time without another primary, the Sentinels have given up a failover, because a server was slow.
+const GIVEN_UP: Duration = Duration::from_secs(8);
 
 /// The servers, of which one is the primary at a time.
 pub(super) struct Watched {
@@ -89,11 +94,13 @@ impl Watched {
         let mut none_was = recorder.now();
         eventually_within(SETTLES, "a replica becomes a primary", async || {
             let asked = recorder.now();
-            for (number, server) in self.servers.iter().enumerate() {
+            let others = self.servers.iter().enumerate();
+            // The former primary may be one that does not answer this.
+            for (_, server) in others.filter(|(number, _)| *number != former) {
                 // A Sentinel ends the connections of a server when it promotes it: then the next answer shows it.
                 let answer = server.try_command(0, &["INFO", "replication"]).await.ok()?;
                 let section: String = redis::from_redis_value(answer).ok()?;
-                if number != former && section.contains("role:master") {
+                if section.contains("role:master") {
                     return Some(none_was);
                 }
             }
@@ -111,6 +118,16 @@ impl Watched {
             (number != former).then_some(number)
         })
         .await
+    }
+
+    /// Promotes a replica, as an operator does, and returns its number.
+    pub(super) async fn fail_over(&self, former: usize) -> usize {
+        loop {
+            self.sentinels.fail_over().await;
+            if let Ok(primary) = timeout(GIVEN_UP, self.is_replaced(former)).await {
+                return primary;
+            }
+        }
     }
 
     /// Waits until a failover that may be in progress is over, or has replaced this primary. Returns the number of the

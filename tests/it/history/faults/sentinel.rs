@@ -3,7 +3,7 @@
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::record::{Answer, Effect, Micros, SECOND};
+use super::super::record::{Effect, Micros, SECOND};
 use super::super::watched::{SENTINELS, Watched};
 use super::{Nemesis, Outage, Struck};
 
@@ -16,18 +16,51 @@ impl Nemesis<'_> {
         watched.expect("the fault is for Sentinels")
     }
 
+    /// Waits until all servers follow one primary, and returns its number. Sentinels also replace one that is only slow, as
+    /// on a busy machine: that is a failover, too.
+    async fn settled(&mut self) -> usize {
+        let primary = self.watched().is_settled().await;
+        let now = self.recorder.now();
+        let before = self.settled.replace((primary, now));
+        if let Some((_, since)) = before.filter(|(former, _)| *former != primary) {
+            self.former_primary(None, since);
+            self.recorder.outage(Outage {
+                fault: "Sentinels replaced a slow primary",
+                process: None,
+                node: None,
+                from: since,
+                until: now,
+                effect: Effect::Failover,
+                ends_process: false,
+            });
+        }
+        primary
+    }
+
+    /// Notes that this server is the primary since a fault that began at `from`.
+    fn is_primary(&mut self, primary: usize, from: Micros) {
+        self.settled = Some((primary, from));
+    }
+
+    /// At the end of a run, finds out whether the Sentinels have replaced the primary since the last fault.
+    pub(in super::super) async fn is_over(&mut self) {
+        if self.fleet.watched.is_some() {
+            self.settled().await;
+        }
+    }
+
     /// Promotes a replica while the primary runs, as an operator does.
     pub(super) async fn planned_failover(&mut self) -> Struck {
         let away = self.chance.millis(0, 1_500);
-        let former = self.watched().is_settled().await;
+        let former = self.settled().await;
         let from = self.recorder.now();
         let recorder = self.recorder.clone();
         let watched = self.watched();
-        let (promoted, ()) = tokio::join!(
+        let (promoted, primary) = tokio::join!(
             watched.is_promoted(former, &recorder),
-            watched.sentinels.fail_over()
+            watched.fail_over(former)
         );
-        let primary = watched.is_replaced(former).await;
+        self.is_primary(primary, from);
         sleep(away).await;
         self.watched().demote(former, primary).await;
         self.former_primary(None, promoted);
@@ -38,7 +71,7 @@ impl Nemesis<'_> {
     pub(super) async fn unplanned_failover(&mut self) -> Struck {
         let kills = self.chance.percent(50);
         let away = self.chance.millis(50, 1_500);
-        let former = self.watched().is_settled().await;
+        let former = self.settled().await;
         let from = self.recorder.now();
         let watched = self.watched();
         match kills {
@@ -46,6 +79,7 @@ impl Nemesis<'_> {
             false => watched.servers[former].pause(),
         }
         let primary = watched.is_replaced(former).await;
+        self.is_primary(primary, from);
         sleep(away).await;
         if kills {
             self.watched().restart(former).await;
@@ -63,7 +97,7 @@ impl Nemesis<'_> {
     /// Pauses the primary for less or more than it takes to replace it.
     pub(super) async fn pause_watched(&mut self) -> Struck {
         let away = self.chance.millis(100, 5_000);
-        let paused = self.watched().is_settled().await;
+        let paused = self.settled().await;
         let from = self.recorder.now();
         let watched = self.watched();
         let server = &watched.servers[paused];
@@ -80,6 +114,7 @@ impl Nemesis<'_> {
             return self.struck(from, Effect::Away, observed);
         }
         watched.demote(paused, primary).await;
+        self.is_primary(primary, from);
         self.former_primary(None, resumed);
         let struck = self.is_whole(from).await;
         Struck { observed, ..struck }
@@ -91,7 +126,7 @@ impl Nemesis<'_> {
             true => self.chance.millis(5, 60),
             false => self.chance.millis(300, 1_500),
         };
-        let former = self.watched().is_settled().await;
+        let former = self.settled().await;
         let from = self.recorder.now();
         let watched = self.watched();
         watched.servers[former].stop_replication().await;
@@ -101,6 +136,8 @@ impl Nemesis<'_> {
         let written = watched.offset(former).await;
         watched.servers[former].kill();
         let primary = watched.is_replaced(former).await;
+        self.is_primary(primary, from);
+        let watched = self.watched();
         let copied = watched.promoted_at(primary).await;
         watched.restart(former).await;
         watched.demote(former, primary).await;
@@ -116,7 +153,7 @@ impl Nemesis<'_> {
     pub(super) async fn partition(&mut self) -> Struck {
         let process = self.any_process();
         let lasts = self.chance.millis(1_000, 6_000);
-        let former = self.watched().is_settled().await;
+        let former = self.settled().await;
         let from = self.recorder.now();
         let recorder = self.recorder.clone();
         let watched = self.watched();
@@ -124,6 +161,7 @@ impl Nemesis<'_> {
         watched.servers[former].part_from_peers().await;
         let promoted = watched.is_promoted(former, &recorder).await;
         let primary = watched.is_replaced(former).await;
+        self.is_primary(primary, from);
         let replaced = self.recorder.now();
         sleep(lasts).await;
         let rejoined = self.recorder.now();
@@ -154,7 +192,7 @@ impl Nemesis<'_> {
         for number in killed {
             watched.sentinels.restart(number);
         }
-        watched.is_settled().await;
+        self.settled().await;
         let effect = match count > SENTINELS / 2 {
             true => Effect::Away,
             false => Effect::Slower,
@@ -163,8 +201,8 @@ impl Nemesis<'_> {
     }
 
     pub(super) async fn flush_watched(&mut self) -> Struck {
+        let primary = self.settled().await;
         let watched = self.watched();
-        let primary = watched.is_settled().await;
         let server = &watched.servers[primary];
         let size = server.integer(0, &["DBSIZE"]).await;
         let from = self.recorder.now();
@@ -174,7 +212,7 @@ impl Nemesis<'_> {
 
     /// The end of a failover: all servers follow the new primary.
     async fn is_whole(&mut self, from: Micros) -> Struck {
-        self.watched().is_settled().await;
+        self.settled().await;
         self.struck(from, Effect::Failover, 1)
     }
 
@@ -191,20 +229,12 @@ impl Nemesis<'_> {
         });
     }
 
-    /// How many requests the process was sent and has answered in this time, with a grant or with 503.
+    /// How many answers and events the process has sent in this time, to requests of this time.
     fn answered_within(&self, process: usize, from: Micros, until: Micros) -> u64 {
         let history = self.recorder.history();
         let requests = history.requests.iter();
         let requests = requests.filter(|it| it.process == process && it.sent >= from);
         let arrivals = requests.flat_map(|request| &request.arrivals);
-        let answered = arrivals.filter(|(at, answer)| {
-            let is_of_store = match answer {
-                Answer::Granted { .. } => true,
-                Answer::Refused(refusal) => refusal.status == 503,
-                Answer::Queued | Answer::Freed | Answer::Evicted(_) => false,
-            };
-            is_of_store && *at < until
-        });
-        answered.count() as u64
+        arrivals.filter(|(at, _)| *at < until).count() as u64
     }
 }

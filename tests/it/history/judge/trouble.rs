@@ -18,6 +18,9 @@ const UNDER_WAY: Micros = SECOND / 20;
 /// time.
 const RECONNECTING: Micros = SECOND + OPERATION;
 
+/// A lease with less left than this is not reported.
+const LEFT_MIN: Micros = 1_000;
+
 /// Failures of several nodes of a quorum, after which a majority may not answer.
 const FAILING: Together = Together {
     at_least: 0,
@@ -111,22 +114,35 @@ fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) 
     }
 }
 
-/// Whether the lease of a claim had ended by then, as far as it knew. Its `max_hold` may not allow more.
+/// Whether the lease of a claim may have ended by then, or so nearly that it is not reported. A renewal makes it longer, if
+/// its `max_hold` allows more and the answer does not take as long as the lease.
 fn is_over(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
     let Some(claim) = request.claim else {
         return false;
     };
-    let reported = evidence
-        .requests_of(claim)
-        .flat_map(|request| &request.arrivals);
-    let ends = reported.filter_map(|(reported, answer)| match answer {
-        Answer::Granted { leases, .. } if *reported < at => {
-            let ends = leases.iter().map(|lease| reported + lease.expires_in);
-            ends.map(|end| end.saturating_sub(UNDER_WAY)).max()
-        }
-        _ => None,
+    let terms = &evidence.history.claims[claim];
+    // On a quorum, too few nodes may have the lease for that.
+    let is_longer = extends(request) && !terms.is_capped && !evidence.history.bounds.is_quorum;
+    if is_longer && at + LEFT_MIN < request.sent + terms.lease {
+        return false;
+    }
+    // The time of an answer counts from its request, that of an event from its arrival.
+    let ends = evidence.requests_of(claim).flat_map(|reporting| {
+        let is_stream = matches!(reporting.action, Action::Hold { .. });
+        let arrivals = reporting.arrivals.iter();
+        let arrivals = arrivals.filter(|(reported, _)| *reported < at);
+        arrivals.filter_map(move |(reported, answer)| match answer {
+            Answer::Granted { leases, waited, .. } => {
+                let written = (reporting.sent + waited).min(*reported);
+                let from = if is_stream { *reported } else { written };
+                leases.iter().map(|lease| from + lease.expires_in).max()
+            }
+            Answer::Queued | Answer::Freed | Answer::Evicted(_) | Answer::Refused(_) => None,
+        })
     });
-    ends.max().is_some_and(|end| end <= at)
+    // What is left is counted from before the store was asked, as if it had answered then.
+    let took = at.saturating_sub(request.deadline());
+    ends.max().is_some_and(|end| end <= at + took + LEFT_MIN)
 }
 
 /// Whether the lease may have ended before it could be reported, which makes the outcome unknown. An earlier request of its
@@ -163,9 +179,19 @@ fn is_open(request: &Request) -> bool {
     matches!(request.last(), None | Some(Answer::Queued))
 }
 
+/// Whether it makes a lease longer.
+fn extends(request: &Request) -> bool {
+    matches!(request.action, Action::Renew | Action::StepDown)
+}
+
 /// Whether it is about a lease that its claim has or may have had.
 fn needs_lease(request: &Request) -> bool {
-    request.asks() || matches!(request.action, Action::Renew | Action::StepDown)
+    request.asks() || extends(request)
+}
+
+/// Whether its answer reports a lease.
+fn reports_lease(request: &Request) -> bool {
+    needs_lease(request) || request.action == Action::StepBack
 }
 
 /// Whether it needs a lease that its claim has or may have got before, and too few nodes may have that: two have it at
@@ -205,7 +231,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if request.asks() && may_be_over(evidence, request, at) {
                 return false;
             }
-            if needs_lease(request) && is_over(evidence, request, at) {
+            if reports_lease(request) && is_over(evidence, request, at) {
                 return false;
             }
             // A grant while the processes notify each other of a clock step has an unknown outcome.

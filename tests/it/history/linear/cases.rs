@@ -8,11 +8,11 @@ use super::super::valid::{
 use super::{CONFIGURATIONS_MAX, check, check_within};
 
 /// A claim that a case adds.
-const GUS: usize = 6;
+pub(super) const GUS: usize = 6;
 /// Another one.
-const HAL: usize = 7;
+pub(super) const HAL: usize = 7;
 
-const NOW: Action = Action::Acquire { wait: 0 };
+pub(super) const NOW: Action = Action::Acquire { wait: 0 };
 
 /// What a case does with the valid history.
 type Change = fn(&mut History);
@@ -324,25 +324,25 @@ const REJECTED: [(&str, Change); 19] = [
     }),
 ];
 
-const READER: Mode = Mode::Shared {
+pub(super) const READER: Mode = Mode::Shared {
     limit: None,
     permits: 1,
 };
 
 /// Two more claims, on a lock of their own.
-fn two_claims(history: &mut History) {
+pub(super) fn two_claims(history: &mut History) {
     for owner in ["gus", "hal"] {
         history.claims.push(claim(owner, &["b"], Mode::Exclusive));
     }
 }
 
-fn unanswered(history: &mut History, claim: usize, action: Action, sent: Micros) {
+pub(super) fn unanswered(history: &mut History, claim: usize, action: Action, sent: Micros) {
     let request = history.ask(claim, action, sent, sent, Answer::Queued);
     history.requests[request].arrivals.clear();
     history.requests[request].end = Some((sent * MS, End::Broken));
 }
 
-fn evict(history: &mut History, sent: Micros, at: Micros, fences: &[u64]) {
+pub(super) fn evict(history: &mut History, sent: Micros, at: Micros, fences: &[u64]) {
     let answer = Answer::Evicted(fences.to_vec());
     let request = history.ask(GUS, Action::Evict, sent, at, answer);
     history.requests[request].claim = None;

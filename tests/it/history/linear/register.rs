@@ -241,15 +241,15 @@ impl Configuration {
                 continue;
             };
             let at = context.lock.operations[*operation].at;
-            if holders.contains(&lease)
-                && !self.done.contains(operation)
-                && self.shows(context.lock, holders, at)
-            {
-                let mut evicted = self.clone();
-                evicted.held.retain(|held| !holders.contains(&held.lease));
-                evicted.done.insert(*operation);
-                evicted.take_reads(context.lock, context.pending);
-                reached.push(evicted);
+            if holders.contains(&lease) && !self.done.contains(operation) {
+                let mut evicting = self.clone();
+                evicting.done.insert(*operation);
+                // Those that it does not report have ended before.
+                for mut evicted in evicting.shown_as(context, holders, at) {
+                    evicted.held.retain(|held| !holders.contains(&held.lease));
+                    evicted.take_reads(context.lock, context.pending);
+                    reached.push(evicted);
+                }
             }
         }
         reached
