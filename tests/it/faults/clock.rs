@@ -108,7 +108,7 @@ async fn a_clock_that_is_later_than_any_token_uses_up_none() {
     let held_until = Instant::now() + lease.holder.expires_in;
     server.move_clock(THREE_HUNDRED_YEARS).await;
     eventually("a check says what is wrong", async || {
-        let trouble = replica.service.health().trouble?;
+        let trouble = replica.service.store_health().trouble?;
         trouble.contains("2255").then_some(())
     })
     .await;
