@@ -209,7 +209,9 @@ on_every_store! {
         a_plain_request_that_is_undone_leaves_the_lease_to_its_stream
         a_renewal_keeps_the_lease_though_the_takeovers_before_it_are_undone
         plain_requests_that_are_all_undone_leave_no_lease
-        a_grant_that_is_undone_closes_nothing;
+        a_grant_that_is_undone_closes_nothing
+        a_grant_and_a_replay_that_are_both_undone_close_nothing
+        a_replay_that_is_undone_after_a_stream_was_closed_closes_the_lock;
     inspect:
         a_lock_without_claims_is_free
         a_held_lock_shows_its_holder

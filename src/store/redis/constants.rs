@@ -169,6 +169,8 @@ texts! { TEXTS:
     NO_TIME = r"\0\0\0\0\0\0";
     /// The attempt of a lease whose stream was closed before its successor received it.
     CLOSED_ATTEMPT = r"\255\255\255\255\255\255\255\255";
+    /// The attempt of a grant that was undone after another attempt had received the lease.
+    UNDONE_ATTEMPT = r"\255\255\255\255\255\255\255\254";
     /// Splits the key of a lock into what precedes and what follows the kind.
     LOCK_KEY_PATTERN = concat!("^(", prefix!(), "{%d+}:)l:(.*)$");
     /// The counter of a bucket.

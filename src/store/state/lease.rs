@@ -189,9 +189,9 @@ impl LeaseRecord {
 
     /// The same after a rollback.
     pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: StoreTime) -> StoreTime {
-        match (rollback, self.receivers.unacknowledged()) {
-            (Rollback::Undo, Some(_)) => now,
-            (Rollback::Undo | Rollback::Close, _) => self.kept_after_release(),
+        match rollback {
+            Rollback::Undo if !self.receivers.have_used_it() => now,
+            Rollback::Undo | Rollback::Close => self.kept_after_release(),
         }
     }
 
@@ -253,8 +253,10 @@ pub(super) struct Turns(pub(super) Vec<Turn>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Attempt(Attempt),
-    /// An attempt whose stream was closed, or whose grant was undone, before the one after it.
+    /// An attempt whose stream was closed before the one after it.
     Closed,
+    /// The attempt that made the grant, undone before the one after it.
+    Undone,
     Independent,
 }
 
@@ -265,6 +267,18 @@ impl Receivers {
             Self::Grantee(grantee) => *grantee == attempt,
             Self::Independent => false,
             Self::InTurn(turns) => turns.0.last() == Some(&Turn::Attempt(attempt)),
+        }
+    }
+
+    /// Whether the lease stays used, by a client or a stream, when its last attempt is undone.
+    fn have_used_it(&self) -> bool {
+        match self {
+            Self::Grantee(_) => false,
+            Self::Independent => true,
+            Self::InTurn(turns) => !matches!(
+                turns.0[..],
+                [Turn::Attempt(_)] | [Turn::Undone, Turn::Attempt(_)]
+            ),
         }
     }
 
@@ -321,11 +335,14 @@ impl Turns {
         let is_last = index + 1 == self.0.len();
         // A grant has no attempt before it that the lease could go back to.
         let is_undone = rollback == Rollback::Undo && index > 0;
-        if is_undone && !(is_last && self.0[index - 1] == Turn::Closed) {
+        if is_undone && !(is_last && matches!(self.0[index - 1], Turn::Closed | Turn::Undone)) {
             self.0.remove(index);
             return false;
         }
-        self.0[index] = Turn::Closed;
+        self.0[index] = match rollback {
+            Rollback::Undo => Turn::Undone,
+            Rollback::Close => Turn::Closed,
+        };
         is_last
     }
 }
