@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::keys::{self, prefix};
-use crate::domain::{AnswerRoom, Bucket, Fence};
+use crate::domain::{AnswerRoom, Bucket, Fence, UNCOUNTED_MAX};
 use crate::store::{RESERVATION_EXTENSION, RESERVATION_TTL, TOMBSTONE_TTL};
 
 macro_rules! numbers {
@@ -49,6 +49,8 @@ numbers! { TIMES:
     POLL_AGAIN_MS = 3_000;
     /// A smaller step of the clock is not worth a check of all locks.
     CLOCK_STEP_MIN_MS = 500;
+    /// How long it takes at most until a new lease is counted or rolled back.
+    UNCOUNTED_MS = millis(UNCOUNTED_MAX);
 }
 
 numbers! { BOUNDS:
@@ -150,6 +152,7 @@ letters! { LETTERS:
     COUNT_CHECK = b'c';
     COUNT_TAKE = b't';
     COUNT_KEEP = b'k';
+    COUNT_EXTEND = b'x';
     COUNT_UNDO = b'u';
     COUNT_END = b'e';
     /// The state of a lock, or what keeps it from a claim.

@@ -77,6 +77,11 @@ local function closed_until(lease)
     return math.max(lease.until_ms + (options.lock_delay_ms or 0), lease.acquired_ms + (options.min_hold_ms or 0))
 end
 
+-- Whether the grant of a lease may be about to roll it back, because it is not counted.
+local function is_undecided(lease)
+    return lease.attempt ~= NO_ATTEMPT and now_ms - lease.acquired_ms < UNCOUNTED_MS
+end
+
 -- The lease in the form of every answer. False stands for what a lease lacks: a table in an answer ends at nil.
 local function lease_fields(lease)
     local options = lease.options
