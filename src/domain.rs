@@ -21,13 +21,13 @@ pub use claim::{
 };
 pub use event::{EventKind, LockEvent};
 pub use lease::{AnswerRoom, Fence, Holder, Holders, Lease, PageRoom, Timestamp};
-pub use lease_quota::{CountOutcome, CountStep, LeaseQuota, UndoneBy};
+pub use lease_quota::{CountOutcome, CountStep, LeaseQuota, UNCOUNTED_MAX, UndoneBy};
 pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{
     Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, HoldLimits, Listing, LockState,
     LockView, Mismatch, NotHeld, NotHolder, PreviousLease, Refused, Released, RenewOptions,
-    Renewal, Renewed, Rollback, RollbackRight, SuspendOptions, Suspended, Waiting,
+    Renewal, Renewed, Rollback, RollbackRight, StepBack, SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
 pub use rights::{NamePrefix, NamePrefixes, Rights, Rule, Verb, Verbs};

@@ -290,30 +290,29 @@ impl ServiceShared {
 
     /// Renews leases of a principal that may have so many. Their remaining times are as of now.
     async fn renew(
-        &self,
+        self: &Arc<Self>,
         names: &LockNames,
         token: Token,
         mut options: RenewOptions,
         leases: Option<&LeaseBudget>,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
-        let mut may_be_uncounted = false;
+        let claim = (&**names, token);
+        let mut counted_before = None;
+        // A stream leaves its lease to be rolled back by its end, and it was counted before the stream began.
         if let Some(leases) = leases
             && options.rollback_right == RollbackRight::Never
-            && !Box::pin(self.may_be_final(leases, (names, token), options)).await
         {
-            options.rollback_right = RollbackRight::AsBefore;
-            may_be_uncounted = true;
+            let before = Box::pin(self.count_before(leases, claim, options.ttl)).await;
+            options.rollback_right = before.rollback_right();
+            counted_before = Some(before);
         }
         let sent = Instant::now();
         let answer = self.store.renew(names, token, options, deadline).await;
         self.metrics.renew(sent.elapsed(), &answer);
         let mut renewed = answer?;
-        if let Some(leases) = leases
-            && !(may_be_uncounted && lease_counts::is_recent(&renewed))
-        {
-            let claim = (&**names, token);
-            Box::pin(self.recount_renewed(leases, claim, options, &renewed)).await;
+        if let Some(leases) = leases {
+            Box::pin(self.recount_renewed(leases, claim, counted_before, &renewed)).await;
         }
         if let Renewed::Extended(renewals) = &mut renewed {
             acquire::subtract_elapsed(renewals.iter_mut().map(|renewal| &mut renewal.lease), sent)?;

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 
 use crate::config::{Config, QuorumAddress, StoreUrl};
 use crate::domain::{
-    Acquired, Attempt, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent, LockName,
-    LockNames, LockView, NamePrefixes, QueueRequest, Released, RenewOptions, Renewed, Rollback,
+    Acquired, Attempt, Claim, ClaimDigest, Evicted, Listing, LockEvent, LockName, LockNames,
+    LockView, NamePrefixes, QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack,
     SuspendOptions, Suspended, Token,
 };
 
@@ -132,14 +132,13 @@ pub trait LockStore: CountLeases + Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> StoreResult<Renewed>;
 
-    /// Ends the claim on each of these locks, or lowers its hold count to `hold_count`, if given and if it is larger. A
-    /// waiting claim leaves the queue. The answer has one entry per name: locks that the token does not hold do not
-    /// keep the others from being released.
+    /// Ends the claim on each of these locks, or only lowers its hold count. A waiting claim leaves the queue. The answer
+    /// has one entry per name: locks that the token does not hold do not keep the others from being released.
     async fn release(
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>>;
 

@@ -22,9 +22,10 @@ use super::ServiceUrl;
 /// More than the largest answer: a page of a listing with its metadata.
 pub(super) const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// More than the head of any answer. Without it, a server that sends interim answers (1xx) for ever would keep the thread
-/// busy for ever, because the connection skips them.
-const HEAD_BYTES_MAX: usize = 256 * 1024;
+/// How much is read until there is the head of an answer: more than any head, with the largest body, which may be read along
+/// with it. Without a limit, a server that sends interim answers (1xx) for ever would keep the thread busy for ever, because
+/// the connection skips them.
+const READ_FOR_HEAD_MAX: usize = ANSWER_BYTES_MAX + 256 * 1024;
 
 /// An open connection. Dropping it closes it, also while an answer is to come.
 pub(crate) struct HttpConnection {
@@ -52,7 +53,7 @@ impl HttpConnection {
     async fn over(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ) -> io::Result<Self> {
-        let readable = Arc::new(AtomicUsize::new(HEAD_BYTES_MAX));
+        let readable = Arc::new(AtomicUsize::new(READ_FOR_HEAD_MAX));
         let stream = BoundedStream {
             stream,
             readable: Arc::clone(&readable),
@@ -90,7 +91,7 @@ impl HttpConnection {
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<Response<Incoming>> {
         self.sender.ready().await?;
-        self.readable.store(HEAD_BYTES_MAX, Ordering::Relaxed);
+        self.readable.store(READ_FOR_HEAD_MAX, Ordering::Relaxed);
         let answer = self.sender.send_request(request).await?;
         // Whoever reads the body bounds it.
         self.readable.store(usize::MAX, Ordering::Relaxed);
@@ -187,7 +188,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_body_is_read_after_a_few_of_them() {
-        const BODY: usize = 2 * HEAD_BYTES_MAX;
+        const BODY: usize = ANSWER_BYTES_MAX;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {

@@ -1,13 +1,18 @@
 //! The quota of leases: how many locks a principal may hold at a time, and the steps by which a store counts them.
 //!
 //! A lease is counted beside the lock that it is on, not with it, because in a cluster the locks of a principal are at
-//! many nodes. So the steps are such that their order does not matter: a new lease is counted before it is reported, one
-//! that is replayed or renewed is counted in any case, and a rollback stops the count only of what its attempt may end.
+//! many nodes. So the steps are such that their order does not matter: no step counts a lease for a shorter time than
+//! another one, what two requests have counted none of them undoes, and a rollback stops the count only of what its attempt
+//! may end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Attempt, Bucket};
+
+/// How long it takes at most until a new lease is counted or rolled back, as far as the store permits. If an older one is
+/// not counted, the count was lost, or began later.
+pub const UNCOUNTED_MAX: Duration = Duration::from_secs(10);
 
 /// How many leases a principal may have at a time. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,17 +36,22 @@ impl LeaseQuota {
 pub enum CountStep {
     /// Counts nothing: is there room for these leases?
     Check,
-    /// Counts new leases, all or none, if there is room for them.
+    /// Counts leases, all or none, if there is room for those that are not counted.
     Take {
-        /// The attempt that was granted them, and may roll them back.
+        /// Which attempt may undo this: of a lease that another one has counted, none from now on.
         by: Attempt,
-        /// How long they last from now on, unless they are kept.
+        /// How long they last from now on. What is counted for longer stays so, here and below.
         lasts: Duration,
     },
     /// Counts leases that their claim has, whether there is room or not.
     Keep {
         /// Which attempt may roll them back from now on.
         undone_by: UndoneBy,
+        /// How long they last from now on.
+        lasts: Duration,
+    },
+    /// Counts leases for as long as they last now, but only those that are counted already.
+    Extend {
         /// How long they last from now on.
         lasts: Duration,
     },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
+use super::{Attempt, HoldCount, Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
 
 /// The outcome of an acquire. Lists with an entry per lock are in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,6 +206,28 @@ pub enum RollbackRight {
     Never,
     /// The same as before.
     AsBefore,
+    /// None, unless the lease is young: one that was granted less than [`UNCOUNTED_MAX`](super::UNCOUNTED_MAX) ago and
+    /// that an attempt may still roll back is left as it is, and its end does not move.
+    UnlessYoung,
+}
+
+/// A release that lowers the hold count instead of ending the claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepBack {
+    /// The new hold count, if it is smaller.
+    pub hold_count: HoldCount,
+    /// Which attempt may roll back the grant from now on.
+    pub rollback_right: RollbackRight,
+}
+
+impl From<HoldCount> for StepBack {
+    /// The grant is final.
+    fn from(hold_count: HoldCount) -> Self {
+        Self {
+            hold_count,
+            rollback_right: RollbackRight::Never,
+        }
+    }
 }
 
 /// How a rollback ends the lease of its attempt.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::lease_counts::WaitStage;
 use super::waiter::Waiter;
 use super::{ServiceShared, UnclaimedLease};
 use crate::domain::{
@@ -168,7 +169,7 @@ impl Request {
         queue_full: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
         let (_, deadline) = self.inner.start();
-        let refused = self.refused_by_quota(false, deadline).await;
+        let refused = self.refused_by_quota(WaitStage::None, deadline).await;
         let sent = Instant::now();
         let reply = match refused {
             Some(refused) => Ok(refused),
@@ -228,11 +229,11 @@ impl Request {
     /// The refusal of a claim whose principal had too many leases when this process asked last, and still has.
     pub(super) async fn refused_by_quota(
         &self,
-        waits: bool,
+        stage: WaitStage,
         deadline: Instant,
     ) -> Option<Acquired> {
         let leases = self.slot.leases().filter(|leases| leases.was_full())?;
-        Box::pin(self.over_quota(leases, waits, deadline)).await
+        Box::pin(self.over_quota(leases, stage, deadline)).await
     }
 
     /// Notes the store's reply for metrics, and for the expected length of later ones.

@@ -1,264 +1,224 @@
 //! The leases of principals that have a quota of them, which the store counts beside the locks.
 //!
-//! A new lease is counted before anybody learns of it, and rolled back if there is no room. Until then nothing may make it
-//! final, whoever knows its token: a renewal leaves the right to roll it back where it is, and a replay is refused. What is
-//! counted already is counted on in any case, and what ends is no longer counted. Only principals with such a quota pay for
-//! this: one or two more requests to the store for each operation.
+//! **A lease that is not counted is never made final, and its end never moves later, by anybody who knows its token.**
+//!
+//! The store and the count are two, and requests with one token may be in flight together, in any order:
+//!
+//! - A new lease is counted before anybody learns of it, and rolled back if there is no room.
+//! - A renewal, a step back or a replay counts it, too, and does so first, if there is room. If not, it leaves a lease
+//!   that is not final as it is, and a replay is refused: the grant may be about to roll it back.
+//! - Nothing is counted for a shorter time than before, and what two requests have counted none of them undoes.
+//!
+//! What is held for longer than a grant takes to be counted is counted in any case, whether there is room or not, because
+//! then its count was lost. Only principals with such a quota pay for this: one or two more requests to the store for each
+//! operation.
 
-use std::sync::atomic::Ordering;
+mod claims;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::join3;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::ServiceShared;
-use super::acquire::Request;
 use crate::domain::{
-    Acquired, CountOutcome, CountStep, GrantKind, Granted, Lease, LockName, LockState, NotHeld,
-    NotHolder, Refused, Released, RenewOptions, Renewed, Rollback, RollbackRight, Token, Ttl,
-    UndoneBy,
+    Attempt, CountOutcome, CountStep, Lease, LockName, NotHeld, NotHolder, Released, Renewed,
+    RollbackRight, Token, Ttl, UNCOUNTED_MAX, UndoneBy,
 };
 use crate::limits::LeaseBudget;
-use crate::store::{StoreError, StoreResult};
+use crate::store::{Fault, StoreError, StoreResult};
+pub(super) use claims::WaitStage;
 
-/// How long an operation waits for a step of the count without which it goes on. Without it, a lease is counted again
-/// from its next renewal on, or until it would have run out.
+/// How long an operation waits for a step of the count without which it goes on.
 const OPTIONAL_STEP_MAX: Duration = Duration::from_millis(250);
 
-/// How long a renewal waits to learn whether its leases are counted. Without an answer, it goes on as if they were.
-const RENEWAL_CHECK_MAX: Duration = Duration::from_millis(50);
+/// How long an operation waits until its leases are counted before it. A client with a short lease has little time.
+const COUNTED_BEFORE_MAX: Duration = Duration::from_millis(50);
 
-/// The share of the remaining time of a lease that its replay may spend on that, and of the new TTL its renewal.
-const CHECKED_WITHIN: u32 = 8;
-
-/// A lease that was granted longer ago than this was counted or rolled back, as far as its store permitted. If it is not
-/// counted now, the count was lost, or began later.
-const UNCOUNTED_MAX: Duration = Duration::from_secs(10);
-
-/// The share of the remaining time of a lease that its renewal, its replay or its step back may spend on the count.
+/// The share of the remaining time of a lease that its renewal, its replay or its step back may wait for the count.
 const COUNTED_WITHIN: u32 = 4;
 
-impl Request {
-    /// Refuses a claim that would have to give back what it is granted. It must not be granted for a moment: meanwhile
-    /// others are refused, and a request with the same token that comes then makes the lease final.
-    pub(super) async fn over_quota(
-        &self,
-        leases: &LeaseBudget,
-        waits: bool,
-        deadline: Instant,
-    ) -> Option<Acquired> {
-        let (inner, names, token) = (&self.inner, &self.claim.names, self.claim.token);
-        let check = inner.try_to_count(leases, CountStep::Check, (names, token), deadline);
-        // Without an answer, the count after the grant decides.
-        let checked = check.await?;
-        let is_full = matches!(checked, CountOutcome::Full { .. });
-        if is_full && !self.claim.has_new_token && self.may_take_nothing(waits, deadline).await {
-            return None;
+/// By how much the age of a lease may differ at the nodes of a quorum.
+const AGE_DIFFERENCE_MAX: Duration = Duration::from_secs(1);
+
+/// Whether leases were counted before an operation on them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CountedBefore {
+    /// They are counted. What was not is undone by this attempt.
+    Yes(Attempt),
+    /// There is no room for all of them.
+    NoRoom,
+    /// The store did not answer in time.
+    Unknown,
+}
+
+impl CountedBefore {
+    /// Which attempt may roll the leases back after the operation.
+    pub(super) fn rollback_right(self) -> RollbackRight {
+        match self {
+            Self::Yes(_) => RollbackRight::Never,
+            Self::NoRoom => RollbackRight::UnlessYoung,
+            Self::Unknown => RollbackRight::AsBefore,
         }
-        self.refusal(leases, checked)
-    }
-
-    /// Whether the claim may be one to which the store grants nothing new: it holds its locks, without being counted, or has
-    /// to wait for one of them. What it is granted all the same is counted then.
-    async fn may_take_nothing(&self, waits: bool, deadline: Instant) -> bool {
-        let claim = &self.claim;
-        // A claim holds all of its locks or none.
-        let Some(name) = claim.names.first() else {
-            return true;
-        };
-        let deadline = deadline.min(Instant::now() + OPTIONAL_STEP_MAX);
-        let sent = Instant::now();
-        let inspected = self.inner.store.inspect(name, deadline).await;
-        let metrics = &self.inner.metrics.store;
-        metrics.operation("inspect", sent.elapsed(), &inspected);
-        match inspected.map(|view| (view.state, view.queue.length)) {
-            Ok((LockState::Held(holders), _)) => {
-                let digest = claim.token.digest(name);
-                let is_whole = holders.listed.len() as u64 == holders.total;
-                let mut listed = holders.listed.iter();
-                waits || !is_whole || listed.any(|holder| holder.claim == digest)
-            }
-            Ok((LockState::Cooling { .. }, _)) => waits,
-            Ok((LockState::Free, queued)) => waits && (queued > 0 || claim.names.len() > 1),
-            Err(_) => true,
-        }
-    }
-
-    /// Counts the leases that the store has granted. New ones beyond the quota are rolled back.
-    pub(super) async fn counted(
-        &self,
-        leases: &LeaseBudget,
-        reply: StoreResult<Acquired>,
-        deadline: Instant,
-    ) -> StoreResult<Acquired> {
-        let Ok(Acquired::Granted(granted)) = &reply else {
-            return reply;
-        };
-        if granted.kind != GrantKind::New {
-            let may_be_uncounted = granted.leases.iter().any(is_young);
-            if may_be_uncounted && let Some(refusal) = self.replay_refusal(leases, granted).await {
-                self.clone().withdraw_in_background(self.claim.ttl.get());
-                return Ok(refusal);
-            }
-            self.keep_counted(leases, granted).await;
-            return reply;
-        }
-        let step = CountStep::Take {
-            by: self.attempt,
-            lasts: longest(times_of(granted)),
-        };
-        let claim = (&*self.claim.names, self.claim.token);
-        let counted = self.inner.count(leases, step, claim, deadline).await;
-        // Whoever gets this error rolls the grant back, or repeats the request.
-        let counted = counted.map_err(|it| StoreError::unknown(it.fault(), it.detail()))?;
-        let Some(refusal) = self.refusal(leases, counted) else {
-            leases.note(false);
-            return reply;
-        };
-        self.clone().withdraw_in_background(self.claim.ttl.get());
-        Ok(refusal)
-    }
-
-    /// Refuses to replay leases that are not counted yet, if there is no room for them: the attempt that was granted them
-    /// is going to roll them back.
-    async fn replay_refusal(&self, leases: &LeaseBudget, granted: &Granted) -> Option<Acquired> {
-        let claim = (&*self.claim.names, self.claim.token);
-        let shortest = times_of(granted).min().unwrap_or_default();
-        let deadline = Instant::now() + shortest / CHECKED_WITHIN;
-        let check = self
-            .inner
-            .try_to_count(leases, CountStep::Check, claim, deadline);
-        self.refusal(leases, check.await?)
-    }
-
-    /// Counts leases that the claim had before.
-    async fn keep_counted(&self, leases: &LeaseBudget, granted: &Granted) {
-        let undone_by = match self.claim.takes_over {
-            true => UndoneBy::Attempt(self.attempt),
-            false => UndoneBy::Nobody,
-        };
-        if self.claim.takes_over {
-            self.took_over.store(true, Ordering::Relaxed);
-        }
-        let claim = (&*self.claim.names, self.claim.token);
-        self.inner
-            .keep_counted(leases, claim, undone_by, times_of(granted))
-            .await;
-    }
-
-    /// Stops counting what this rollback ends.
-    pub(super) async fn uncount(&self, rollback: Rollback, deadline: Instant) {
-        let keeps_leases = rollback == Rollback::Undo && self.took_over.load(Ordering::Relaxed);
-        if let (Some(leases), false) = (self.slot.leases(), keeps_leases) {
-            let (names, token) = (&self.claim.names, self.claim.token);
-            let step = CountStep::Undo(self.attempt);
-            let undo = self
-                .inner
-                .try_to_count(leases, step, (names, token), deadline);
-            // Without an answer, it is counted for as long as it would have lasted.
-            undo.await;
-        }
-    }
-
-    fn refusal(&self, leases: &LeaseBudget, counted: CountOutcome) -> Option<Acquired> {
-        let CountOutcome::Full { retry_in } = counted else {
-            return None;
-        };
-        leases.note(true);
-        self.inner.metrics.too_many_leases();
-        Some(Acquired::Refused(Refused::TooManyLeases { retry_in }))
     }
 }
 
 impl ServiceShared {
-    /// Whether a renewal may make these leases final: they are counted, or there is room for them.
-    pub(super) async fn may_be_final(
+    /// Counts leases before an operation that would make them final, or move their end, if there is room.
+    pub(super) async fn count_before(
         &self,
         leases: &LeaseBudget,
         claim: (&[LockName], Token),
-        options: RenewOptions,
-    ) -> bool {
-        let ttl = options.ttl.map(Ttl::get);
-        let check_max = ttl.map(|ttl| ttl / CHECKED_WITHIN);
-        let check_max = check_max
-            .unwrap_or(RENEWAL_CHECK_MAX)
-            .min(RENEWAL_CHECK_MAX);
-        let deadline = Instant::now() + check_max;
-        let check = self.try_to_count(leases, CountStep::Check, claim, deadline);
-        !matches!(check.await, Some(CountOutcome::Full { .. }))
+        ttl: Option<Ttl>,
+    ) -> CountedBefore {
+        let by = Attempt::random();
+        // Without a new TTL, they last for a time that is known and counted after the operation.
+        let lasts = ttl.map_or(UNCOUNTED_MAX, Ttl::get);
+        let deadline = Instant::now() + COUNTED_BEFORE_MAX;
+        let step = CountStep::Take { by, lasts };
+        match self.try_to_count(leases, step, claim, deadline).await {
+            Some(CountOutcome::Within) => CountedBefore::Yes(by),
+            Some(CountOutcome::Full { .. }) => CountedBefore::NoRoom,
+            None => CountedBefore::Unknown,
+        }
     }
 
     /// Counts the leases of a renewal for as long as they last now, and those that have ended no longer.
     pub(super) async fn recount_renewed(
-        &self,
+        self: &Arc<Self>,
         leases: &LeaseBudget,
         (names, token): (&[LockName], Token),
-        options: RenewOptions,
+        before: Option<CountedBefore>,
         renewed: &Renewed,
     ) {
-        match renewed {
+        let found = match renewed {
             Renewed::Extended(renewals) => {
-                let times = renewals.iter().map(|it| it.lease.holder.expires_in);
-                let undone_by = match options.rollback_right {
-                    RollbackRight::Never => UndoneBy::Nobody,
-                    RollbackRight::AsBefore => UndoneBy::AsBefore,
-                };
-                self.keep_counted(leases, (names, token), undone_by, times)
-                    .await;
+                let renewed = renewals.iter().map(|renewal| &renewal.lease);
+                let renewed = renewed.map(AfterOperation::Held);
+                names.iter().zip(renewed).collect()
             }
             Renewed::NotHolder(lost) => {
-                let lost = lost.iter().filter(|lost| has_ended(&lost.reason));
-                let names: Vec<_> = lost.map(|lost: &NotHeld| lost.name.clone()).collect();
-                self.end_counted(leases, (&names, token)).await;
+                let found = |name: &LockName| match lost
+                    .iter()
+                    .find(|lost: &&NotHeld| lost.name == *name)
+                {
+                    Some(lost) if has_ended(&lost.reason) => AfterOperation::Ended,
+                    Some(_) | None => AfterOperation::Unchanged,
+                };
+                names.iter().map(|name| (name, found(name))).collect()
             }
-            Renewed::Mismatched(_) => {}
-        }
+            Renewed::Mismatched(_) => names
+                .iter()
+                .map(|name| (name, AfterOperation::Unchanged))
+                .collect(),
+        };
+        self.recount(leases, token, before, found).await;
     }
 
-    /// No longer counts the leases that a release has ended, or found to have ended. Those that it has kept are final.
+    /// No longer counts the leases that a release has ended, or found to have ended. Those that it has kept are counted.
     pub(super) async fn recount_released(
-        &self,
+        self: &Arc<Self>,
         leases: &LeaseBudget,
         (names, token): (&[LockName], Token),
+        before: Option<CountedBefore>,
         released: &[Released],
     ) {
-        let (mut ended, mut kept, mut times) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, released) in names.iter().zip(released) {
-            match released {
-                Released::Freed { .. } | Released::Repeated => ended.push(name.clone()),
-                Released::NotHolder(reason) if has_ended(reason) => ended.push(name.clone()),
-                Released::SteppedBack(lease) => {
-                    kept.push(name.clone());
-                    times.push(lease.holder.expires_in);
-                }
-                Released::NotHolder(_) | Released::LeftQueue => {}
-            }
-        }
-        let (kept, times) = ((&*kept, token), times.into_iter());
-        let keep = self.keep_counted(leases, kept, UndoneBy::Nobody, times);
-        let end = self.end_counted(leases, (&ended, token));
-        join(keep, end).await;
+        let found = released.iter().map(|released| match released {
+            Released::SteppedBack(lease) => AfterOperation::Held(lease),
+            Released::Freed { .. } | Released::Repeated => AfterOperation::Ended,
+            Released::NotHolder(reason) if has_ended(reason) => AfterOperation::Ended,
+            Released::NotHolder(_) | Released::LeftQueue => AfterOperation::Unchanged,
+        });
+        let found = names.iter().zip(found).collect();
+        self.recount(leases, token, before, found).await;
     }
 
-    /// Counts leases for as long as they last now.
-    async fn keep_counted(
-        &self,
+    async fn recount(
+        self: &Arc<Self>,
         leases: &LeaseBudget,
-        claim: (&[LockName], Token),
-        undone_by: UndoneBy,
-        times: impl Iterator<Item = Duration> + Clone,
+        token: Token,
+        before: Option<CountedBefore>,
+        found: Vec<(&LockName, AfterOperation<'_>)>,
     ) {
-        let shortest = times.clone().min().unwrap_or_default();
-        let lasts = longest(times);
-        let step = CountStep::Keep { undone_by, lasts };
-        let deadline = Instant::now() + shortest / COUNTED_WITHIN;
-        self.try_to_count(leases, step, claim, deadline).await;
+        let (mut kept, mut left, mut ended, mut unchanged) = (vec![], vec![], vec![], vec![]);
+        let (mut times_kept, mut times_left) = (vec![], vec![]);
+        for (name, found) in found {
+            let name = name.clone();
+            match found {
+                AfterOperation::Held(lease)
+                    if matches!(before, Some(CountedBefore::NoRoom)) && is_young(lease) =>
+                {
+                    left.push(name);
+                    times_left.push(lease.holder.expires_in);
+                }
+                AfterOperation::Held(lease) => {
+                    kept.push(name);
+                    times_kept.push(lease.holder.expires_in);
+                }
+                AfterOperation::Ended => ended.push(name),
+                AfterOperation::Unchanged => unchanged.push(name),
+            }
+        }
+        let undone_by = match before {
+            Some(CountedBefore::Yes(_) | CountedBefore::NoRoom) => UndoneBy::Nobody,
+            // The operation has left the rollback right as it was.
+            Some(CountedBefore::Unknown) | None => UndoneBy::AsBefore,
+        };
+        let lasts = longest(times_kept.iter().copied());
+        let keep = CountStep::Keep { undone_by, lasts };
+        let keep = self.count_held(leases, keep, (kept, token), &times_kept);
+        let lasts = longest(times_left.iter().copied());
+        // Some of them may be counted, although there is no room for all.
+        let extend = CountStep::Extend { lasts };
+        let extend = self.count_held(leases, extend, (left, token), &times_left);
+        let end = async {
+            self.end_counted(leases, CountStep::End, (&ended, token))
+                .await;
+            if let Some(CountedBefore::Yes(by)) = before {
+                let undo = CountStep::Undo(by);
+                self.end_counted(leases, undo, (&unchanged, token)).await;
+            }
+        };
+        join3(keep, extend, end).await;
+    }
+
+    /// Counts leases for as long as they last now. That goes on in the background if there is no time to wait for it: how
+    /// short one of the leases is must not decide whether the others are counted.
+    async fn count_held(
+        self: &Arc<Self>,
+        leases: &LeaseBudget,
+        step: CountStep,
+        (names, token): (Vec<LockName>, Token),
+        times: &[Duration],
+    ) {
+        if names.is_empty() {
+            return;
+        }
+        let shortest = times.iter().min().copied().unwrap_or_default();
+        let step_max = OPTIONAL_STEP_MAX.min(self.operation_timeout);
+        let until = Instant::now() + step_max.min(shortest / COUNTED_WITHIN);
+        let (inner, leases) = (Arc::clone(self), leases.clone());
+        let (counted, is_counted) = oneshot::channel();
+        self.in_background(async move {
+            let (_, deadline) = inner.start();
+            let claim = (&*names, token);
+            // Without an answer, they are counted again from the next renewal on, or until they would have run out.
+            let _ = inner.count(&leases, step, claim, deadline).await;
+            let _ = counted.send(());
+        });
+        let _ = timeout_at(until, is_counted).await;
     }
 
     /// No longer counts leases.
-    async fn end_counted(&self, leases: &LeaseBudget, claim: (&[LockName], Token)) {
+    async fn end_counted(
+        &self,
+        leases: &LeaseBudget,
+        step: CountStep,
+        claim: (&[LockName], Token),
+    ) {
         let (_, deadline) = self.start();
-        let step = CountStep::End;
         self.try_to_count(leases, step, claim, deadline).await;
     }
 
@@ -275,8 +235,7 @@ impl ServiceShared {
         }
         let step_max = OPTIONAL_STEP_MAX.min(self.operation_timeout);
         let deadline = deadline.min(Instant::now() + step_max);
-        let counting = self.count(leases, step, claim, deadline);
-        timeout_at(deadline, counting).await.ok()?.ok()
+        self.count(leases, step, claim, deadline).await.ok()
     }
 
     async fn count(
@@ -290,7 +249,10 @@ impl ServiceShared {
         let counting = self
             .store
             .count_leases(leases.quota(), step, names, token, deadline);
-        let counted = counting.await;
+        let counted = timeout_at(deadline, counting).await.unwrap_or_else(|_| {
+            let detail = "the count did not answer in time";
+            Err(StoreError::unknown(Fault::Timeout, detail))
+        });
         self.metrics
             .store
             .operation("count", sent.elapsed(), &counted);
@@ -298,30 +260,14 @@ impl ServiceShared {
     }
 }
 
-/// The remaining times of leases.
-fn times_of(granted: &Granted) -> impl Iterator<Item = Duration> + Clone {
-    granted.leases.iter().map(|lease| lease.holder.expires_in)
-}
-
-/// Whether a renewal has extended leases that their grants may not have counted yet.
-pub(super) fn is_recent(renewed: &Renewed) -> bool {
-    match renewed {
-        Renewed::Extended(renewals) => renewals.iter().any(|it| is_young(&it.lease)),
-        Renewed::NotHolder(_) | Renewed::Mismatched(_) => false,
-    }
-}
-
-/// Whether it may be a lease that its grant has not counted yet. By the clock of the store.
-fn is_young(lease: &Lease) -> bool {
-    let holder = &lease.holder;
-    let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
-    let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
-    let held_ms = now_ms.saturating_sub(holder.acquired_at.unix_ms());
-    Duration::from_millis(held_ms) < UNCOUNTED_MAX
-}
-
-fn longest(times: impl Iterator<Item = Duration>) -> Duration {
-    times.max().unwrap_or_default()
+/// What an operation has found of the lease of a claim.
+enum AfterOperation<'a> {
+    /// It is held, until then.
+    Held(&'a Lease),
+    /// It has ended, and the claim cannot hold again.
+    Ended,
+    /// The operation has changed nothing.
+    Unchanged,
 }
 
 /// Whether a claim that does not hold cannot hold again. That of an unknown one may be granted just now.
@@ -332,4 +278,17 @@ fn has_ended(reason: &NotHolder) -> bool {
         }
         NotHolder::Unknown => false,
     }
+}
+
+/// Whether it may be a lease that its grant has not counted yet. By the clock of the store.
+fn is_young(lease: &Lease) -> bool {
+    let holder = &lease.holder;
+    let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
+    let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
+    let held_ms = now_ms.saturating_sub(holder.acquired_at.unix_ms());
+    Duration::from_millis(held_ms) < UNCOUNTED_MAX - AGE_DIFFERENCE_MAX
+}
+
+fn longest(times: impl Iterator<Item = Duration>) -> Duration {
+    times.max().unwrap_or_default()
 }

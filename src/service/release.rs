@@ -5,7 +5,10 @@ use std::sync::Arc;
 use super::LockService;
 use super::acquire::subtract_elapsed;
 use super::background::Detached;
-use crate::domain::{Evicted, HoldCount, LockName, LockNames, Released, Token};
+use super::lease_counts::CountedBefore;
+use crate::domain::{
+    Evicted, HoldCount, LockName, LockNames, Released, RollbackRight, StepBack, Token,
+};
 use crate::store::StoreError;
 use crate::telemetry::traces;
 
@@ -46,9 +49,20 @@ impl LockService {
             if let Some(scope) = traces::current() {
                 inner.queues.releasing(&names, scope.context());
             }
+            let claim = (&*names, token);
+            let mut counted_before = None;
+            if let (Some(leases), Some(_)) = (&leases, hold_count) {
+                let before = Box::pin(inner.count_before(leases, claim, None)).await;
+                counted_before = Some(before);
+            }
+            let step_back = hold_count.map(|hold_count| StepBack {
+                hold_count,
+                rollback_right: counted_before
+                    .map_or(RollbackRight::Never, CountedBefore::rollback_right),
+            });
             let answer = inner
                 .store
-                .release(&names, token, hold_count, deadline)
+                .release(&names, token, step_back, deadline)
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
             if let Some(scope) = traces::current().filter(|_| !may_have_freed(&answer)) {
@@ -58,7 +72,7 @@ impl LockService {
             let mut released = answer?;
             then(&released);
             if let Some(leases) = &leases {
-                Box::pin(inner.recount_released(leases, (&names, token), &released)).await;
+                Box::pin(inner.recount_released(leases, claim, counted_before, &released)).await;
             }
             let held = released.iter_mut().filter_map(|released| match released {
                 Released::SteppedBack(lease) => Some(lease),

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::acquire::{AcquireAnswer, AcquireFailure, Request, remaining};
 use super::hold::{EventSender, HoldEvent};
+use super::lease_counts::WaitStage;
 use super::local_waiters::{LocalWaiters, QueuePlace};
 use super::schedule::{FollowUp, NextStep};
 use super::waiter::{QueueAnswer, Waiter};
@@ -123,9 +124,8 @@ impl WaitLoop {
     /// Polls once. `None` if the wait continues.
     async fn poll(&mut self) -> Option<Result<AcquireAnswer, StoreError>> {
         // Before the poll, whose time to execute must not begin earlier than it is sent.
-        if self.ticket.is_none()
-            && let Some(refused) = self.request.refused_by_quota(true, self.deadline()).await
-        {
+        let stage = WaitStage::of(self.ticket);
+        if let Some(refused) = self.request.refused_by_quota(stage, self.deadline()).await {
             return Some(self.end(Instant::now(), refused));
         }
         let (sent, answer) = match self.poll_store().await {

@@ -30,8 +30,8 @@ use super::{
     StoreHealth, StoreResult,
 };
 use crate::domain::{
-    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, HoldCount, LeaseQuota, Listing,
-    LockName, LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, LeaseQuota, Listing, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack,
     SuspendOptions, Suspended, Token,
 };
 use disk::{Disk, FILE};
@@ -223,10 +223,10 @@ impl LockStore for FileStore {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
-        let released = self.memory.release(names, token, hold_count, deadline);
+        let released = self.memory.release(names, token, step_back, deadline);
         self.change(deadline, released).await
     }
 

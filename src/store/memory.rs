@@ -24,9 +24,9 @@ use super::{
     Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
 };
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
-    Suspended, Token,
+    Acquired, AnswerRoom, Attempt, Claim, Evicted, Holders, Listing, LockName, LockNames, LockView,
+    QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended,
+    Token,
 };
 use clock::Clock;
 pub(super) use clock::wall_time;
@@ -276,11 +276,11 @@ impl LockStore for MemoryStore {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         _: Instant,
     ) -> StoreResult<Vec<Released>> {
         let keys = ClaimKeys::of(names, token);
-        let released = self.step(|state, now| state.release(now, &keys, hold_count));
+        let released = self.step(|state, now| state.release(now, &keys, step_back));
         Ok(released)
     }
 

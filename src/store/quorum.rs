@@ -35,8 +35,8 @@ use tokio::time::Instant;
 use super::assignment::AssignFences;
 use super::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use crate::domain::{
-    Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
-    QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, Evicted, Listing, LockName, LockNames, LockView, QueueRequest,
+    Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
 };
 use attempts::Attempts;
 pub use drift::Drift;
@@ -141,10 +141,10 @@ impl LockStore for QuorumStore {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
-        self.0.release(names, token, hold_count, deadline).await
+        self.0.release(names, token, step_back, deadline).await
     }
 
     async fn evict(

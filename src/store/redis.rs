@@ -64,8 +64,8 @@ use tokio::time::Instant;
 use super::pace::Pace;
 use super::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use crate::domain::{
-    Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
-    QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, Evicted, Listing, LockName, LockNames, LockView, QueueRequest,
+    Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
 };
 use cluster::Cluster;
 use encode::Purpose;
@@ -196,12 +196,12 @@ impl LockStore for RedisStore {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
         match self.node_of(names) {
-            Some(node) => node.release(names, token, hold_count, deadline).await,
-            None => Box::pin(self.release_across(names, token, hold_count, deadline)).await,
+            Some(node) => node.release(names, token, step_back, deadline).await,
+            None => Box::pin(self.release_across(names, token, step_back, deadline)).await,
         }
     }
 

@@ -35,8 +35,8 @@ use std::time::Duration;
 use super::assignment::{Assigned, FenceChange};
 use super::{Finding, ListQuery, StoreError};
 use crate::domain::{
-    Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
-    RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Timestamp,
+    Acquired, Attempt, ClaimDigest, Holder, LockName, LockView, QueueRequest, Released,
+    RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Timestamp,
 };
 pub use bytes::{Downtime, InvalidRow};
 pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
@@ -233,9 +233,9 @@ impl State {
         &mut self,
         now: StoreTime,
         keys: &ClaimKeys,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
     ) -> Applied<'_, Vec<Released>> {
-        self.step(now, |table| table.release(keys, hold_count, now))
+        self.step(now, |table| table.release(keys, step_back, now))
     }
 
     /// The holders of the lock, to be evicted in steps.

@@ -1,7 +1,10 @@
 //! The contract tests of [`LockStore`](leasehold::store::LockStore): plain functions, each run against every store.
 //!
-//! To add a test, write it in its topic's file and name it in the list below. To add a store, add a line to
-//! `on_every_store!`. The few tests that only make sense on one store are in `one_store`.
+//! To add a test, write it in its topic's file and name it in the list below. To add a store, add it to
+//! `on_stores`. The few tests that only make sense on one store are in `one_store`.
+
+#[macro_use]
+mod on_stores;
 
 mod acquiring;
 mod bounds;
@@ -14,6 +17,7 @@ mod expiry;
 mod holding_times;
 mod inspect;
 mod list;
+mod one_store;
 mod order;
 mod permits;
 mod places;
@@ -29,6 +33,7 @@ mod sharing;
 mod taking_over;
 mod tombstones;
 mod two_processes;
+mod undecided;
 mod undone;
 mod waiting;
 mod withdraw;
@@ -38,64 +43,8 @@ use futures_util::future::LocalBoxFuture;
 use crate::support::fixture::Fixture;
 pub(crate) use order::names_of_one_bucket;
 
-/// One `#[tokio::test]` per contract test, each on its own fixture.
-macro_rules! tests {
-    ($fixture:expr, $options:tt, $($topic:ident: $($test:ident)+;)+) => {$($(
-        #[tokio::test $options]
-        async fn $test() {
-            crate::contract::$topic::$test(&$fixture.await).await;
-        }
-    )+)+};
-}
-
-mod one_store;
-
 /// A contract test.
 pub(crate) type ContractTest = for<'a> fn(&'a Fixture) -> LocalBoxFuture<'a, ()>;
-
-/// A list of all contract tests, by their names.
-macro_rules! list {
-    ($($topic:ident: $($test:ident)+;)+) => {{
-        $($(fn $test(fixture: &Fixture) -> LocalBoxFuture<'_, ()> {
-            Box::pin($topic::$test(fixture))
-        })+)+
-        vec![$($((stringify!($test), $test as ContractTest)),+),+]
-    }};
-}
-
-/// The same tests for every store.
-macro_rules! on_every_store {
-    ($($tests:tt)+) => {
-        /// Every contract test, for runs of all of them on one server.
-        pub(crate) fn all() -> Vec<(&'static str, ContractTest)> {
-            list!($($tests)+)
-        }
-        mod memory {
-            tests!(crate::support::fixture::Fixture::memory(), (start_paused = true), $($tests)+);
-        }
-        mod file {
-            tests!(crate::support::fixture::Fixture::file(), (start_paused = true), $($tests)+);
-        }
-        mod quorum_redis {
-            tests!(crate::support::fixture::Fixture::quorum_redis(), (flavor = "current_thread"), $($tests)+);
-        }
-        mod quorum {
-            tests!(crate::support::fixture::Fixture::quorum(), (start_paused = true), $($tests)+);
-        }
-        mod redis {
-            tests!(crate::support::fixture::Fixture::redis(), (flavor = "current_thread"), $($tests)+);
-        }
-        mod replicated {
-            tests!(crate::support::fixture::Fixture::replicated(), (flavor = "current_thread"), $($tests)+);
-        }
-        mod cluster {
-            tests!(crate::support::fixture::Fixture::cluster(), (flavor = "current_thread"), $($tests)+);
-        }
-        mod sentinel {
-            tests!(crate::support::fixture::Fixture::sentinel(), (flavor = "current_thread"), $($tests)+);
-        }
-    };
-}
 
 on_every_store! {
     acquiring:
@@ -209,7 +158,9 @@ on_every_store! {
         a_plain_request_that_is_undone_leaves_the_lease_to_its_stream
         a_renewal_keeps_the_lease_though_the_takeovers_before_it_are_undone
         plain_requests_that_are_all_undone_leave_no_lease
-        a_grant_that_is_undone_closes_nothing;
+        a_grant_that_is_undone_closes_nothing
+        a_grant_and_a_replay_that_are_both_undone_close_nothing
+        a_replay_that_is_undone_after_a_stream_was_closed_closes_the_lock;
     inspect:
         a_lock_without_claims_is_free
         a_held_lock_shows_its_holder
@@ -240,10 +191,18 @@ on_every_store! {
         leases_are_counted_up_to_the_quota
         each_principal_has_a_count_of_its_own
         a_lease_that_ran_out_is_no_longer_counted
+        no_step_counts_a_lease_for_a_shorter_time
+        only_what_is_counted_is_extended
+        what_two_requests_have_counted_none_of_them_undoes
         however_many_leases_ran_out_there_is_room
         what_a_claim_has_is_counted_without_room_too
         the_leases_of_several_locks_are_counted_all_or_none
         only_the_attempt_that_may_roll_back_a_lease_stops_its_count;
+    undecided:
+        a_renewal_leaves_an_undecided_lease_as_it_is
+        an_undecided_lease_changes_nothing_for_others_of_its_renewal
+        a_lease_that_is_no_longer_young_is_renewed_for_good
+        a_step_back_leaves_an_undecided_lease_to_its_grant;
     tombstones:
         a_released_claim_does_not_hide_another_of_the_same_lock;
     waiting:

@@ -15,6 +15,7 @@ mod actor;
 mod broken;
 mod chance;
 mod clock;
+mod excused_views;
 mod excuses;
 mod failover;
 mod faults;

@@ -1,6 +1,7 @@
 //! The quota of leases: what real processes with one store permit together, and what happens while the store does not
 //! count. `contract::counting` has the count itself, `api::rules::quotas` the answers.
 
+mod hostile;
 mod kept;
 mod twice;
 
@@ -28,13 +29,27 @@ use crate::support::stores;
 
 const LOCKS_MAX: usize = 5;
 
-/// A principal with this quota of locks.
+/// How many principals attack, one after the other, and how many help them.
+const ATTACKS: usize = 8;
+
+/// The key of a principal that attacks or helps.
+fn attacking_key(number: usize) -> String {
+    format!("the-key-of-the-attacking-principal-{number}")
+}
+
+/// Principals with this quota of locks each.
 fn keys_file() -> String {
-    let hash = KeyHash::of(KEY.as_bytes());
-    format!(
-        "[principals.team]\nkeys = [\"{hash}\"]\nrules = [{{ prefix = \"\", verbs = [\"acquire\", \"read\"] }}]\n\
-         quota = {{ locks_max = {LOCKS_MAX} }}\n"
-    )
+    let attacking = (0..2 * ATTACKS).map(attacking_key);
+    let keys = [KEY.to_owned()].into_iter().chain(attacking);
+    let principals = keys.enumerate().map(|(number, key)| {
+        let hash = KeyHash::of(key.as_bytes());
+        format!(
+            "[principals.team-{number}]\nkeys = [\"{hash}\"]\n\
+             rules = [{{ prefix = \"\", verbs = [\"acquire\", \"list\", \"read\"] }}]\n\
+             quota = {{ locks_max = {LOCKS_MAX} }}\n"
+        )
+    });
+    principals.collect()
 }
 
 /// Processes with one store.

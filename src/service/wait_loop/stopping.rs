@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, Granted, LockName, Suspended};
+use crate::domain::{Acquired, Granted, LockName, Refused, Suspended};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::{Departure, SentRelease};
@@ -51,6 +51,9 @@ impl WaitLoop {
         sent: Instant,
         end: Acquired,
     ) -> Result<AcquireAnswer, StoreError> {
+        // Without asking the store, which still has its place then.
+        let is_over_quota = matches!(end, Acquired::Refused(Refused::TooManyLeases { .. }));
+        let keeps_place = is_over_quota && self.was_queued();
         let answer = self.request.answer(end, sent, self.waited());
         let expires_in = match &answer {
             Ok(answer) => answer.outcome.granted().and_then(soonest_end),
@@ -64,7 +67,7 @@ impl WaitLoop {
             None => Vec::new(),
         };
         let Departure { is_last, wakes } = self.leave();
-        if self.has_ambiguous_attempt && expires_in.is_none() {
+        if (self.has_ambiguous_attempt || keeps_place) && expires_in.is_none() {
             // A poll whose answer was lost may still arrive, and must not be granted then.
             self.clean_up(None, is_last);
         }

@@ -60,23 +60,37 @@ impl PrincipalLeases {
             return CountOutcome::Full { retry_in };
         }
         for claim in claims {
-            let before = self.alive(now, claim).map(|lease| lease.undone_by);
+            let before = self.alive(now, claim).copied();
+            // None gets shorter: of two renewals in flight, the longer one may come here first.
+            let at_least = |lasts| {
+                let until = now + lasts;
+                before.map_or(until, |before| before.until.max(until))
+            };
+            let undone_by_before = before.map(|lease| lease.undone_by);
             match step {
                 CountStep::Check => {}
                 CountStep::Take { by, lasts } => {
-                    // A grant that was replayed or renewed before it was counted is final.
-                    let undone_by = before.map_or(Some(by), |before| before.map(|_| by));
-                    self.put(*claim, now + lasts, undone_by);
+                    // What two requests have counted none of them undoes.
+                    let undone_by = match undone_by_before {
+                        None => Some(by),
+                        Some(before) => before.filter(|before| *before == by),
+                    };
+                    self.put(*claim, at_least(lasts), undone_by);
                 }
                 CountStep::Keep { undone_by, lasts } => {
                     let undone_by = match undone_by {
                         UndoneBy::Nobody => None,
                         UndoneBy::Attempt(attempt) => Some(attempt),
-                        UndoneBy::AsBefore => before.flatten(),
+                        UndoneBy::AsBefore => undone_by_before.flatten(),
                     };
-                    self.put(*claim, now + lasts, undone_by);
+                    self.put(*claim, at_least(lasts), undone_by);
                 }
-                CountStep::Undo(attempt) if before != Some(Some(attempt)) => {}
+                CountStep::Extend { lasts } => {
+                    if let Some(undone_by) = undone_by_before {
+                        self.put(*claim, at_least(lasts), undone_by);
+                    }
+                }
+                CountStep::Undo(attempt) if undone_by_before != Some(Some(attempt)) => {}
                 CountStep::Undo(_) | CountStep::End => self.remove(claim),
             }
         }

@@ -9,7 +9,7 @@ use super::Core;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation, Tries};
 use crate::domain::{
-    Attempt, Claim, Fence, HoldCount, Lease, LockNames, Released, Rollback, SuspendOptions,
+    Attempt, Claim, Fence, Lease, LockNames, Released, Rollback, StepBack, SuspendOptions,
     Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult};
@@ -74,10 +74,10 @@ impl Core {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
-        let tries = match hold_count {
+        let tries = match step_back {
             None => Tries::UntilConfirmed(RELEASE_TRIES),
             // A step back must not be carried out later than its answer.
             Some(_) => Tries::Once,
@@ -85,7 +85,7 @@ impl Core {
         let locks = names.clone();
         let operation: NodeOperation<Vec<Released>> = Arc::new(move |node, deadline| {
             let locks = locks.clone();
-            Box::pin(async move { node.release(&locks, token, hold_count, deadline).await })
+            Box::pin(async move { node.release(&locks, token, step_back, deadline).await })
         });
         let answers = self.nodes.ask_in_turn(token, tries, deadline, &operation);
         let is_decided = |answers: &ByNode<Vec<Released>>| {

@@ -19,8 +19,8 @@ use super::partial_claim::{
     PartialClaim, PlacesBefore, ask, ask_settled, enqueue, grant, leave, undo,
 };
 use crate::domain::{
-    Acquired, Attempt, Claim, ClaimDigest, HoldCount, LockName, LockNames, Mismatch, QueueRequest,
-    Refused, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, ClaimDigest, LockName, LockNames, Mismatch, QueueRequest, Refused,
+    Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult};
 
@@ -186,13 +186,13 @@ impl RedisStore {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
         let parts = self.parts_of(names);
         let releasing = parts
             .iter()
-            .map(|(node, names)| node.release(names, token, hold_count, deadline));
+            .map(|(node, names)| node.release(names, token, step_back, deadline));
         let (mut all, mut failed) = (Vec::new(), None);
         for ((_, names), released) in parts.iter().zip(join_all(releasing).await) {
             match released {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::keys::{self, prefix};
-use crate::domain::{AnswerRoom, Bucket, Fence};
+use crate::domain::{AnswerRoom, Bucket, Fence, UNCOUNTED_MAX};
 use crate::store::{RESERVATION_EXTENSION, RESERVATION_TTL, TOMBSTONE_TTL};
 
 macro_rules! numbers {
@@ -49,11 +49,15 @@ numbers! { TIMES:
     POLL_AGAIN_MS = 3_000;
     /// A smaller step of the clock is not worth a check of all locks.
     CLOCK_STEP_MIN_MS = 500;
+    /// How long it takes at most until a new lease is counted or rolled back.
+    UNCOUNTED_MS = millis(UNCOUNTED_MAX);
 }
 
 numbers! { BOUNDS:
     /// The largest fencing token.
     FENCE_MAX = Fence::MAX;
+    /// The latest time by which a token can be granted.
+    CLOCK_MAX_US = Fence::MAX;
     /// How many fencing counters there are.
     BUCKETS = Bucket::COUNT as u64;
     /// The most holders that one answer lists.
@@ -150,6 +154,7 @@ letters! { LETTERS:
     COUNT_CHECK = b'c';
     COUNT_TAKE = b't';
     COUNT_KEEP = b'k';
+    COUNT_EXTEND = b'x';
     COUNT_UNDO = b'u';
     COUNT_END = b'e';
     /// The state of a lock, or what keeps it from a claim.
@@ -169,6 +174,8 @@ texts! { TEXTS:
     NO_TIME = r"\0\0\0\0\0\0";
     /// The attempt of a lease whose stream was closed before its successor received it.
     CLOSED_ATTEMPT = r"\255\255\255\255\255\255\255\255";
+    /// The attempt of a grant that was undone after another attempt had received the lease.
+    UNDONE_ATTEMPT = r"\255\255\255\255\255\255\255\254";
     /// Splits the key of a lock into what precedes and what follows the kind.
     LOCK_KEY_PATTERN = concat!("^(", prefix!(), "{%d+}:)l:(.*)$");
     /// The counter of a bucket.

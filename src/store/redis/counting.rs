@@ -67,6 +67,7 @@ fn arguments(step: CountStep) -> (u8, Duration, String) {
             };
             (constants::COUNT_KEEP, lasts, attempt)
         }
+        CountStep::Extend { lasts } => (constants::COUNT_EXTEND, lasts, String::new()),
         CountStep::Undo(attempt) => (constants::COUNT_UNDO, Duration::ZERO, of(attempt)),
         CountStep::End => (constants::COUNT_END, Duration::ZERO, String::new()),
     }

@@ -12,7 +12,7 @@ use super::scripts::ScriptRequest;
 use super::{constants, record};
 use crate::domain::{
     Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest, RenewOptions, Rollback,
-    RollbackRight, SuspendOptions, Token,
+    RollbackRight, StepBack, SuspendOptions, Token,
 };
 use crate::store::assignment::FenceChange;
 
@@ -290,11 +290,10 @@ impl Node {
             Some(Mode::Shared(_)) => "s",
         };
         let (limit, permits) = share(change.mode.unwrap_or_default());
-        command.arg(mode).arg(limit).arg(permits).arg(channel);
-        match change.rollback_right {
-            RollbackRight::Never => command.arg(""),
-            RollbackRight::AsBefore => command.arg("r"),
-        };
+        command.arg(mode).arg(limit).arg(permits);
+        command
+            .arg(channel)
+            .arg(record::rollback_right(change.rollback_right));
         if purpose == Purpose::Ask {
             command.arg("").arg("1");
         } else if is_repeat {
@@ -309,20 +308,21 @@ impl Node {
         request: ScriptRequest,
         names: &LockNames,
         digests: &[ClaimDigest],
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
         is_repeat: bool,
     ) -> Cmd {
         let mut command = of_claim(self.keys, request, names, digests);
         add_callers(&mut command, request, digests, self.messages.releaser());
-        match (hold_count, self.messages.channel()) {
+        match (step_back, self.messages.channel()) {
             (None, "") => {}
             (None, channel) => {
                 command.arg("").arg(channel);
             }
-            (Some(depth), channel) => {
-                command.arg(depth.get()).arg(channel);
+            (Some(step_back), channel) => {
+                command.arg(step_back.hold_count.get()).arg(channel);
                 command.arg(self.recovery.time.not_after_us(deadline));
+                command.arg(record::rollback_right(step_back.rollback_right));
                 if is_repeat {
                     command.arg("1");
                 }

@@ -9,8 +9,8 @@ use super::scripts::ScriptRequest;
 use super::{decode, scripts, views};
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Conflict, Evicted, HoldCount, Holders, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, SuspendOptions, Suspended,
-    Token, Waiting,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, StepBack, SuspendOptions,
+    Suspended, Token, Waiting,
 };
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
@@ -198,17 +198,17 @@ impl Node {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
         let (node, request) = (self, ScriptRequest::new(&scripts::RELEASE));
         let digests = digests(names, token);
         let command = |is_repeat| {
-            node.release_command(request, names, &digests, hold_count, deadline, is_repeat)
+            node.release_command(request, names, &digests, step_back, deadline, is_repeat)
         };
         let read = |reply| decode::released(reply, names);
         let sent_at = Instant::now();
-        let answer = if hold_count.is_some() {
+        let answer = if step_back.is_some() {
             let run = node.run_in_time(request, deadline, command, read);
             run.await.map(|(reply, epoch)| (reply, Some(epoch)))
         } else {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use super::constants;
 use super::reply::Malformed;
-use crate::domain::{ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl};
+use crate::domain::{
+    ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, RollbackRight, Timestamp, Ttl,
+};
 
 /// The attempt, and the code that makes a new record the answer to its own grant.
 const HEAD_LEN: usize = 9;
@@ -35,6 +37,15 @@ pub(super) fn head(attempt: u64, digest: &ClaimDigest, ttl_ms: u64, owner: &Owne
 /// A request, its claim, and what the script needs to know of the calling process.
 pub(super) fn caller(request: u64, digest: &ClaimDigest, process: &str) -> Vec<u8> {
     [&request.to_be_bytes(), claim(digest), process.as_bytes()].concat()
+}
+
+/// Which attempt may roll a lease back, as the scripts read it.
+pub(super) fn rollback_right(right: RollbackRight) -> &'static str {
+    match right {
+        RollbackRight::Never => "",
+        RollbackRight::AsBefore => "r",
+        RollbackRight::UnlessYoung => "y",
+    }
 }
 
 /// An answer of a fast path after its request id, read from the front.

@@ -10,7 +10,7 @@ use super::claim::Text;
 use super::{StoreTime, micros};
 use crate::domain::{
     Attempt, Claim, ClaimDigest, Fence, HoldCount, HoldLimits, Holder, Lease, Mode, Owner,
-    RenewOptions, Rollback, RollbackRight, Ttl,
+    RenewOptions, Rollback, RollbackRight, StepBack, Ttl, UNCOUNTED_MAX,
 };
 
 /// The most attempts that are remembered of one lease.
@@ -141,21 +141,39 @@ impl LeaseRecord {
         is_deeper
     }
 
-    /// Lowers the hold count. The request's answer carries the lease, so no attempt may roll it back any more.
-    pub(super) fn step_back(&mut self, depth: HoldCount) {
-        self.receivers = Receivers::Independent;
+    /// Lowers the hold count. The request's answer carries the lease, so as a rule no attempt may roll it back any more.
+    pub(super) fn step_back(&mut self, change: StepBack, now: StoreTime) {
+        self.keep_right(change.rollback_right, now);
         if let Some(options) = &mut self.options {
-            options.hold_count = options.hold_count.min(depth);
+            options.hold_count = options.hold_count.min(change.hold_count);
         }
     }
 
-    pub(super) fn renew(&mut self, change: RenewOptions, now: StoreTime) {
-        match change.rollback_right {
-            RollbackRight::Never => self.receivers = Receivers::Independent,
-            RollbackRight::AsBefore => {}
+    /// Leaves the right to roll the lease back to the attempt that has it, or makes the lease final.
+    fn keep_right(&mut self, right: RollbackRight, now: StoreTime) {
+        let is_kept = match right {
+            RollbackRight::Never => false,
+            RollbackRight::AsBefore => true,
+            RollbackRight::UnlessYoung => self.is_undecided(now),
+        };
+        if !is_kept {
+            self.receivers = Receivers::Independent;
         }
+    }
+
+    /// Whether its grant may be about to roll it back, because it is not counted.
+    fn is_undecided(&self, now: StoreTime) -> bool {
+        self.receivers.may_be_withdrawn() && now.since(self.acquired) < UNCOUNTED_MAX
+    }
+
+    pub(super) fn renew(&mut self, change: RenewOptions, now: StoreTime) {
+        let is_left = change.rollback_right == RollbackRight::UnlessYoung && self.is_undecided(now);
+        self.keep_right(change.rollback_right, now);
         if let Some(mode) = change.mode.filter(|mode| *mode != self.mode()) {
             self.options_mut().mode = mode;
+        }
+        if is_left {
+            return;
         }
         if let Some(ttl) = change.ttl {
             self.ttl_us = micros(ttl.get());
@@ -189,9 +207,9 @@ impl LeaseRecord {
 
     /// The same after a rollback.
     pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: StoreTime) -> StoreTime {
-        match (rollback, self.receivers.unacknowledged()) {
-            (Rollback::Undo, Some(_)) => now,
-            (Rollback::Undo | Rollback::Close, _) => self.kept_after_release(),
+        match rollback {
+            Rollback::Undo if !self.receivers.have_used_it() => now,
+            Rollback::Undo | Rollback::Close => self.kept_after_release(),
         }
     }
 
@@ -253,8 +271,10 @@ pub(super) struct Turns(pub(super) Vec<Turn>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Attempt(Attempt),
-    /// An attempt whose stream was closed, or whose grant was undone, before the one after it.
+    /// An attempt whose stream was closed before the one after it.
     Closed,
+    /// The attempt that made the grant, undone before the one after it.
+    Undone,
     Independent,
 }
 
@@ -265,6 +285,27 @@ impl Receivers {
             Self::Grantee(grantee) => *grantee == attempt,
             Self::Independent => false,
             Self::InTurn(turns) => turns.0.last() == Some(&Turn::Attempt(attempt)),
+        }
+    }
+
+    /// Whether any attempt may roll the lease back.
+    fn may_be_withdrawn(&self) -> bool {
+        match self {
+            Self::Grantee(_) => true,
+            Self::Independent => false,
+            Self::InTurn(turns) => matches!(turns.0.last(), Some(Turn::Attempt(_))),
+        }
+    }
+
+    /// Whether the lease stays used, by a client or a stream, when its last attempt is undone.
+    fn have_used_it(&self) -> bool {
+        match self {
+            Self::Grantee(_) => false,
+            Self::Independent => true,
+            Self::InTurn(turns) => !matches!(
+                turns.0[..],
+                [Turn::Attempt(_)] | [Turn::Undone, Turn::Attempt(_)]
+            ),
         }
     }
 
@@ -321,11 +362,14 @@ impl Turns {
         let is_last = index + 1 == self.0.len();
         // A grant has no attempt before it that the lease could go back to.
         let is_undone = rollback == Rollback::Undo && index > 0;
-        if is_undone && !(is_last && self.0[index - 1] == Turn::Closed) {
+        if is_undone && !(is_last && matches!(self.0[index - 1], Turn::Closed | Turn::Undone)) {
             self.0.remove(index);
             return false;
         }
-        self.0[index] = Turn::Closed;
+        self.0[index] = match rollback {
+            Rollback::Undo => Turn::Undone,
+            Rollback::Close => Turn::Closed,
+        };
         is_last
     }
 }

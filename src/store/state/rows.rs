@@ -145,7 +145,8 @@ fn receivers(to: &mut Encoder, receivers: &Receivers) {
             to.number(turns.0.len() as u64);
             for turn in &turns.0 {
                 match turn {
-                    Turn::Closed => to.byte(0),
+                    // A rollback after a restart is late: the difference matters no more.
+                    Turn::Closed | Turn::Undone => to.byte(0),
                     Turn::Independent => to.byte(1),
                     Turn::Attempt(attempt) => {
                         to.byte(2);

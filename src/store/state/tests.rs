@@ -11,7 +11,8 @@ use proptest::sample::select;
 
 use super::*;
 use crate::domain::{
-    Claim, GrantKind, LockNames, LockState, Metadata, Mode, Owner, Refused, Share, Token, Ttl,
+    Claim, GrantKind, HoldCount, LockNames, LockState, Metadata, Mode, Owner, Refused, Share,
+    Token, Ttl,
 };
 
 /// One step, and how long after the one before.
@@ -162,7 +163,7 @@ fn run(state: &mut State, now: StoreTime, step: &TimedStep) -> (String, Vec<Row>
             };
             observed(state.renew(now, keys, change))
         }
-        TestStep::Release(depth) => observed(state.release(now, keys, depth)),
+        TestStep::Release(depth) => observed(state.release(now, keys, depth.map(Into::into))),
         TestStep::Withdraw(rollback) => observed(state.withdraw(now, claim, attempt, rollback)),
         TestStep::Evict => {
             let name = &keys[0].name;

@@ -10,8 +10,8 @@ use super::table::{Behind, Table};
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Attempt, ClaimDigest, EventKind, HoldCount, Holder, LockName, Mismatch, Mode, NotHeld,
-    NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback,
+    Attempt, ClaimDigest, EventKind, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
+    Released, RenewOptions, Renewal, Renewed, Rollback, StepBack,
 };
 
 impl Table {
@@ -76,15 +76,15 @@ impl Table {
     pub(super) fn release(
         &mut self,
         keys: &[ClaimKey],
-        depth: Option<HoldCount>,
+        step_back: Option<StepBack>,
         now: StoreTime,
     ) -> Vec<Released> {
         keys.iter()
             .map(|key| {
                 let slot = self.find_for(key, now);
-                slot.and_then(|slot| match depth {
+                slot.and_then(|slot| match step_back {
                     None => self.free(slot, key, now),
-                    Some(depth) => self.step_back(slot, key, depth, now),
+                    Some(change) => self.step_back(slot, key, change, now),
                 })
                 .or_else(|| self.leave_queue(key, now))
                 .unwrap_or_else(|| Released::by_other(self.why_not(key, now)))
@@ -113,11 +113,11 @@ impl Table {
         &mut self,
         slot: SlabKey,
         key: &ClaimKey,
-        depth: HoldCount,
+        change: StepBack,
         now: StoreTime,
     ) -> Option<Released> {
         let record = self.locks[slot].leases.get_mut(key.claim)?;
-        record.step_back(depth);
+        record.step_back(change, now);
         self.effects.lease_changed(&key.name, key.claim);
         Some(Released::SteppedBack(record.lease(now)))
     }

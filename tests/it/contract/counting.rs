@@ -89,12 +89,85 @@ pub(super) async fn a_lease_that_ran_out_is_no_longer_counted(fixture: &Fixture)
         .await;
     fixture.outlast(SHORT).await;
     assert_room(fixture, &quota, 1).await;
-    // A shorter TTL counts, too.
-    fixture
-        .count(&quota, keep(UndoneBy::Nobody, SHORT), &second)
-        .await;
+}
+
+/// Of two renewals in flight, the store may carry out the longer one last, and the count the shorter one.
+pub(super) async fn no_step_counts_a_lease_for_a_shorter_time(fixture: &Fixture) {
+    let quota = quota(1);
+    let claim = claim();
+    let step = async |step| fixture.count(&quota, step, &claim).await;
+    let by = Attempt::random();
+    step(CountStep::Take { by, lasts: LONG }).await;
+    for shorter in [
+        CountStep::Take { by, lasts: SHORT },
+        keep(UndoneBy::AsBefore, SHORT),
+        CountStep::Extend { lasts: SHORT },
+        keep(UndoneBy::Nobody, SHORT),
+    ] {
+        step(shorter).await;
+    }
     fixture.outlast(SHORT).await;
+    assert_room(fixture, &quota, 0).await;
+    step(CountStep::End).await;
+    assert_room(fixture, &quota, 1).await;
+    // What has run out does not count for longer.
+    step(take(SHORT)).await;
+    fixture.outlast(SHORT).await;
+    step(take(SHORT)).await;
+    fixture.outlast(SHORT).await;
+    assert_room(fixture, &quota, 1).await;
+}
+
+pub(super) async fn only_what_is_counted_is_extended(fixture: &Fixture) {
+    let quota = quota(2);
+    let (counted, other) = (claim(), claim());
+    let attempt = Attempt::random();
+    let take = CountStep::Take {
+        by: attempt,
+        lasts: SHORT,
+    };
+    fixture.count(&quota, take, &counted).await;
+    let extend = CountStep::Extend { lasts: LONG };
+    for claim in [&counted, &other] {
+        let extended = fixture.count(&quota, extend, claim).await;
+        assert_eq!(extended, CountOutcome::Within);
+    }
+    fixture.outlast(SHORT).await;
+    assert_room(fixture, &quota, 1).await;
+    // The right to undo it is as before.
+    let undo = CountStep::Undo(attempt);
+    fixture.count(&quota, undo, &counted).await;
     assert_room(fixture, &quota, 2).await;
+    // What has run out is not counted.
+    fixture.count(&quota, take, &counted).await;
+    fixture.outlast(SHORT).await;
+    fixture.count(&quota, extend, &counted).await;
+    assert_room(fixture, &quota, 2).await;
+}
+
+/// One of them may be a renewal that finds no lease, and the other a grant that comes before or after it.
+pub(super) async fn what_two_requests_have_counted_none_of_them_undoes(fixture: &Fixture) {
+    let quota = quota(1);
+    let claim = claim();
+    let [first, second] = [Attempt::random(), Attempt::random()];
+    let step = async |step| fixture.count(&quota, step, &claim).await;
+    for by in [first, second, first] {
+        step(CountStep::Take { by, lasts: LONG }).await;
+    }
+    for attempt in [first, second] {
+        step(CountStep::Undo(attempt)).await;
+    }
+    assert_room(fixture, &quota, 0).await;
+    step(CountStep::End).await;
+    for _ in 0..2 {
+        let repeated = CountStep::Take {
+            by: first,
+            lasts: LONG,
+        };
+        step(repeated).await;
+    }
+    step(CountStep::Undo(first)).await;
+    assert_room(fixture, &quota, 1).await;
 }
 
 /// More of them than a store removes at a time.

@@ -155,3 +155,43 @@ pub(super) async fn a_grant_that_is_undone_closes_nothing(fixture: &Fixture) {
         assert_free(fixture, &claim).await;
     }
 }
+
+/// Nobody has used it, although two attempts were granted it.
+pub(super) async fn a_grant_and_a_replay_that_are_both_undone_close_nothing(fixture: &Fixture) {
+    for claim in of_every_kind(Some(LONG)) {
+        for takes_over in [true, false] {
+            let claim = Claim {
+                takes_over,
+                ..claim.clone()
+            };
+            for undoes_grant_first in [true, false] {
+                let mut undone = [
+                    granted(fixture, &claim).await,
+                    taken_over(fixture, &claim).await,
+                ];
+                if !undoes_grant_first {
+                    undone.reverse();
+                }
+                for attempt in undone {
+                    fixture.withdraw(&claim, attempt).await;
+                }
+                assert_free(fixture, &claim).await;
+            }
+        }
+    }
+}
+
+/// A stream that is closed before a replay is undone has used the lease.
+pub(super) async fn a_replay_that_is_undone_after_a_stream_was_closed_closes_the_lock(
+    fixture: &Fixture,
+) {
+    for claim in of_every_kind(Some(LONG)) {
+        let undelivered = granted(fixture, &claim).await;
+        let stream = taken_over(fixture, &claim).await;
+        let last = taken_over(fixture, &claim).await;
+        fixture.withdraw(&claim, undelivered).await;
+        fixture.close(&claim, stream).await;
+        fixture.withdraw(&claim, last).await;
+        assert_cooling(fixture, &claim).await;
+    }
+}

@@ -89,7 +89,7 @@ async fn release(
     to: Option<HoldCount>,
 ) -> Result<Vec<Released>, StoreError> {
     store
-        .release(&claim.names, claim.token, to, deadline())
+        .release(&claim.names, claim.token, to.map(Into::into), deadline())
         .await
 }
 

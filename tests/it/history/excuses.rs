@@ -271,73 +271,6 @@ fn an_eviction_on_a_quorum_names_the_lease_that_was_reported_before() {
     assert!(is_rejected(vec![]));
 }
 
-/// The claim that views show.
-fn is_rejected_with(is_quorum: bool, outages: &[Outage], views: &[(Micros, u64)]) -> bool {
-    let mut history = valid();
-    history.bounds.is_quorum = is_quorum;
-    history.outages.extend_from_slice(outages);
-    history.claims.push(claim("gus", &["b"], Mode::Exclusive));
-    let waits = Action::Acquire { wait: SECOND };
-    let answer = granted(&[("b", 100)], true, 500 * MS);
-    history.ask(6, waits, 8_000, 8_500, answer);
-    for (seen, fence) in views {
-        let holders: &[_] = match fence {
-            0 => &[],
-            _ => &[("gus", *fence)],
-        };
-        history.views.push(view("b", seen * MS, holders, &[]));
-    }
-    !linear::check(&history).is_empty()
-}
-
-/// Nodes show it before a majority has recorded its token.
-#[test]
-fn a_view_of_a_claim_is_doubted_until_its_grant_is_reported() {
-    for views in [[(8_100, 120), (8_200, 100)], [(8_200, 100), (8_400, 0)]] {
-        assert!(is_rejected_with(false, &[], &views));
-        assert!(!is_rejected_with(true, &[], &views));
-    }
-    assert!(is_rejected_with(true, &[], &[(8_700, 100), (8_800, 0)]));
-    assert!(is_rejected_with(true, &[], &[(7_900, 100)]), "nobody asked");
-}
-
-#[test]
-fn a_view_with_a_token_of_nobody_is_accepted_while_a_node_of_a_quorum_is_silent() {
-    let silent = Outage {
-        node: Some(1),
-        ..outage(Effect::Minority, 8_600, 8_900)
-    };
-    assert!(is_rejected_with(true, &[], &[(8_700, 120)]));
-    assert!(!is_rejected_with(true, &[silent], &[(8_700, 120)]));
-}
-
-/// A node that answers has a rest of it, for longer if another process had to do with the claim. A third node is silent.
-#[test]
-fn a_view_of_a_released_claim_is_accepted_while_a_node_is_silent_that_would_outvote_a_rest() {
-    let is_rejected = |released_at: usize, silent_from: Micros, seen: Micros| {
-        let mut history = valid();
-        history.bounds.is_quorum = true;
-        history.outages.push(Outage {
-            node: Some(1),
-            ..outage(Effect::Minority, silent_from, silent_from + 300)
-        });
-        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
-        let now = Action::Acquire { wait: 0 };
-        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
-        let released = history.ask(6, Action::Release, 8_500, 8_510, Answer::Freed);
-        history.requests[released].process = released_at;
-        history
-            .views
-            .push(view("b", seen * MS, &[("gus", 100)], &[]));
-        !linear::check(&history).is_empty()
-    };
-    assert!(!is_rejected(1, 11_000, 11_100));
-    assert!(is_rejected(1, 10_400, 11_100), "all nodes answered");
-    assert!(!is_rejected(0, 8_700, 8_800), "a node has not followed");
-    assert!(is_rejected(0, 11_000, 11_100), "it was one process alone");
-    assert!(is_rejected(1, 16_000, 16_100), "its lease is over");
-}
-
 /// The lease was extended, although the stream did not learn it in time.
 #[test]
 fn a_lease_may_be_renewed_after_its_stream_gave_it_up_and_not_after_the_store_did() {
@@ -362,7 +295,7 @@ fn a_lease_may_be_renewed_after_its_stream_gave_it_up_and_not_after_the_store_di
     assert!(is_rejected(Action::Renew));
 }
 
-/// The process counts the lease from when it wrote the answer.
+/// A renewal counts the lease from before it asked the store: here it would have had 100 ms left.
 #[test]
 fn a_renewal_may_fail_at_the_end_of_its_lease_and_not_before() {
     let is_rejected = |at: Micros| {
@@ -376,35 +309,5 @@ fn a_renewal_may_fail_at_the_end_of_its_lease_and_not_before() {
         breaks(Rule::WrongFailure, &history)
     };
     assert!(!is_rejected(13_005), "it ends at 13.010");
-    assert!(is_rejected(12_900));
-}
-
-/// Gus was granted the lock, which Ann still holds, and was not told so. Ben has released it, and was seen before.
-#[test]
-fn a_view_is_accepted_of_a_former_primary_and_of_the_process_that_it_answers() {
-    let is_rejected = |is_confirmed: bool, process: usize, seen: Micros, holder: (&str, u64)| {
-        let mut history = valid();
-        history.bounds.is_confirmed = is_confirmed;
-        for (from, until) in [(1_600, 1_700), (5_000, 6_000)] {
-            history.outages.push(Outage {
-                process: Some(2),
-                ..outage(Effect::FormerPrimary, from, until)
-            });
-        }
-        history.claims.push(claim("gus", &["a"], Mode::Exclusive));
-        let now = Action::Acquire { wait: 0 };
-        let fails = refused(503, "store_unavailable");
-        history.ask(6, now, 1_300, 1_650, fails);
-        let seen = view("a", seen * MS, &[holder], &[]);
-        history.views.push(View { process, ..seen });
-        !linear::check(&history).is_empty()
-    };
-    for (seen, holder) in [(1_650, ("gus", 150)), (5_500, ("ben", 200))] {
-        assert!(!is_rejected(false, 2, seen, holder));
-        assert!(is_rejected(false, 0, seen, holder), "another process");
-        assert!(is_rejected(false, 2, seen - 600, holder), "too early");
-        assert!(is_rejected(false, 2, seen + 600, holder), "too late");
-    }
-    assert!(!is_rejected(true, 2, 1_650, ("gus", 150)));
-    assert!(is_rejected(true, 2, 5_500, ("ben", 200)), "it was told");
+    assert!(is_rejected(12_700), "0.1 s would be left");
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use leasehold::domain::{Claim, Refused, Released, RenewOptions, Renewed};
+use leasehold::domain::{Claim, LockNames, Refused, Released, RenewOptions, Renewed};
 use leasehold::service::{AcquireOutcome, HoldEvent, LockService};
-use leasehold::store::LockStore;
+use leasehold::store::{LockStore, StoreError};
 
-use super::{hold, is_free, service, within_quota};
+use super::{hold, is_free, service};
 use crate::support::eventually;
-use crate::support::fixture::{claim, hold_count, ttl};
+use crate::support::fixture::{claim, deadline, hold_count, lock_of, ttl};
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
 use crate::support::stores;
 
@@ -164,6 +164,159 @@ async fn a_renewal_of_a_short_lease_does_not_wait_for_the_count_for_long() {
         .renew(names, claim.token, RenewOptions::default())
         .await;
     assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
-    let waiting = within_quota(&without_quota(&store), 1);
-    assert!(hold(&waiting, &claim).await, "its answer is in time, too");
+}
+
+/// The request that was granted it may be about to roll it back.
+#[tokio::test(start_paused = true)]
+async fn a_young_lease_is_not_reported_again_before_it_is_counted() {
+    let (counting, store) = service(1, Fate::Unanswered);
+    let claim = lasting();
+    assert!(hold(&without_quota(&store), &claim).await);
+    let again = counting.acquire(Arc::new(claim.clone()), Duration::ZERO);
+    let error = again.await.expect_err("it may be beyond the quota").error;
+    assert!(matches!(error, StoreError::Unknown { .. }), "{error:?}");
+    assert!(!is_free(&store, &claim).await, "it holds by the first one");
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(hold(&counting, &claim).await, "it is not young any more");
+}
+
+fn renewal(lasts: Duration) -> RenewOptions {
+    RenewOptions {
+        ttl: Some(ttl(lasts)),
+        ..RenewOptions::default()
+    }
+}
+
+/// Of a claim that another principal has, too.
+fn on_both(one: &Claim, other: &Claim) -> LockNames {
+    let names = [lock_of(one).clone(), lock_of(other).clone()];
+    LockNames::several(names.to_vec()).expect("two names")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_young_lease_of_another_keeps_no_lease_of_its_renewal_uncounted() {
+    let (service, store) = service(1, Fate::Answered);
+    let held = claim();
+    assert!(hold(&service, &held).await);
+    let other = Claim {
+        token: held.token,
+        ..claim()
+    };
+    assert!(hold(&without_quota(&store), &other).await);
+    let renewed = service.renew(held.names.clone(), held.token, RenewOptions::default());
+    assert!(matches!(renewed.await, Ok(Renewed::Extended(_))));
+    let hour = Duration::from_secs(3600);
+    let renewed = service.renew(on_both(&held, &other), held.token, renewal(hour));
+    let renewed = renewed.await;
+    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    // Longer than it was granted for.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(!is_free(&store, &held).await, "it holds");
+    assert!(!hold(&service, &claim()).await, "it is counted");
+}
+
+/// The short one leaves less time for an answer than the count needs.
+#[tokio::test(start_paused = true)]
+async fn how_short_one_lease_of_a_renewal_is_does_not_matter_for_the_others() {
+    let late = Fate::Delayed(Duration::from_millis(30));
+    let (service, store) = service(3, late);
+    let held = lasting();
+    assert!(hold(&service, &held).await);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let short = Claim {
+        token: held.token,
+        max_hold: Some(Duration::from_millis(700)),
+        ..claim()
+    };
+    assert!(hold(&service, &short).await);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let renewed = service.renew(on_both(&held, &short), held.token, RenewOptions::default());
+    let renewed = renewed.await;
+    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    // Longer than the first grant, but not than the renewal.
+    tokio::time::sleep(Duration::from_secs(550)).await;
+    assert!(!is_free(&store, &held).await, "it holds");
+    let mut more = 0;
+    for _ in 0..3 {
+        more += usize::from(hold(&service, &lasting()).await);
+    }
+    assert!(more < 3, "it is counted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_of_what_nobody_holds_counts_nothing() {
+    let (service, _store) = service(1, Fate::Answered);
+    let other = claim();
+    let renewed = service
+        .renew(
+            other.names.clone(),
+            other.token,
+            renewal(Duration::from_secs(60)),
+        )
+        .await;
+    assert!(matches!(renewed, Ok(Renewed::NotHolder(_))), "{renewed:?}");
+    let released = service
+        .release(other.names.clone(), other.token, Some(hold_count(1)))
+        .await;
+    assert!(
+        matches!(released.as_deref(), Ok([Released::NotHolder(_)])),
+        "{released:?}"
+    );
+    assert!(hold(&service, &claim()).await);
+}
+
+/// Of a principal without room, each waiter would pass the lock on to the next one, and nobody else could have it.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_without_room_leaves_the_queue_before_it_is_granted() {
+    let (service, store) = service(1, Fate::Answered);
+    let others = without_quota(&store);
+    let held = lasting();
+    assert!(hold(&others, &held).await);
+    let several = on_both(&held, &claim());
+    let waiting = [held.names.clone(), several].map(|names| {
+        let claim = Claim { names, ..claim() };
+        let service = service.clone();
+        tokio::spawn(async move {
+            let wait = Duration::from_secs(30);
+            service.acquire(Arc::new(claim), wait).await
+        })
+    });
+    eventually("both wait", async || {
+        let view = store.store.inspect(lock_of(&held), deadline()).await;
+        (view.unwrap().queue.length == 2).then_some(())
+    })
+    .await;
+    assert!(hold(&service, &lasting()).await);
+    assert!(!hold(&service, &claim()).await);
+    let withdrawals = || {
+        let cleanups = store.cleanups().into_iter();
+        cleanups.filter(|it| *it == Operation::Withdraw).count()
+    };
+    let before = eventually("it is rolled back", async || {
+        (withdrawals() > 0).then(&withdrawals)
+    })
+    .await;
+    others
+        .release(held.names.clone(), held.token, None)
+        .await
+        .unwrap();
+    for waiting in waiting {
+        let refused = waiting.await.unwrap().unwrap().outcome;
+        assert!(
+            matches!(
+                refused,
+                AcquireOutcome::Refused(Refused::TooManyLeases { .. })
+            ),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(withdrawals(), before, "nothing was granted");
+    let next = Claim {
+        names: held.names.clone(),
+        ..claim()
+    };
+    eventually("the queue is empty", async || {
+        hold(&others, &next).await.then_some(())
+    })
+    .await;
 }

@@ -209,9 +209,10 @@ async fn a_step_back_reports_no_token_that_no_majority_has() {
     let process = with_different_tokens(&deeper).await;
     let step_back = async |depth| {
         let (names, token) = (&deeper.names, deeper.token);
-        let released = process
-            .quorum
-            .release(names, token, Some(hold_count(depth)), deadline());
+        let released =
+            process
+                .quorum
+                .release(names, token, Some(hold_count(depth).into()), deadline());
         released.await
     };
     let answer = step_back(2).await;

@@ -11,10 +11,13 @@ local request, step, leases_max, lasts_ms, attempt = ARGV[1], ARGV[2], ARGV[3], 
 -- The smallest score of a lease that has not run out.
 local alive = now_ms * COUNT_ATTEMPTS
 
--- The number of the attempt that may roll back a lease that is counted; none for another one.
+-- The number of the attempt that may roll back a lease that is counted, and the least score of its end; none for another
+-- one.
 local function attempt_of(claim)
     local score = tonumber(redis.call('ZSCORE', counted, claim))
-    return score and score >= alive and score % COUNT_ATTEMPTS
+    if score and score >= alive then
+        return score % COUNT_ATTEMPTS, score - score % COUNT_ATTEMPTS
+    end
 end
 
 -- How long until there is room for these leases; none if there is.
@@ -40,16 +43,27 @@ if step == COUNT_CHECK or step == COUNT_TAKE then
         return { request, 0, left_ms }
     end
 end
-if step == COUNT_TAKE or step == COUNT_KEEP then
+-- Adds the entry of a lease. None gets shorter: of two renewals in flight, the longer one may come here first.
+local function add(claim, entries)
+    local before, until_before = attempt_of(claim)
+    local after = tonumber(attempt) or before or 0
+    if step == COUNT_EXTEND and not before then
+        return
+    elseif step == COUNT_TAKE and before and before ~= after then
+        -- What two requests have counted none of them undoes.
+        after = 0
+    end
+    entries[#entries + 1] = math.max(until_before or 0, alive + lasts_ms * COUNT_ATTEMPTS) + after
+    entries[#entries + 1] = claim
+end
+
+if step == COUNT_TAKE or step == COUNT_KEEP or step == COUNT_EXTEND then
     local entries = {}
     for i = 6, #ARGV do
-        local before, after = attempt_of(ARGV[i]), tonumber(attempt)
-        -- A grant that was replayed or renewed before it was counted is final.
-        if not after or step == COUNT_TAKE and before == 0 then
-            after = before or 0
-        end
-        entries[#entries + 1] = alive + lasts_ms * COUNT_ATTEMPTS + after
-        entries[#entries + 1] = ARGV[i]
+        add(ARGV[i], entries)
+    end
+    if not entries[1] then
+        return { request, 1 }
     end
     -- PEXPIRE first: it is allowed when memory is full, and a script that has written may keep writing.
     local kept_ms = math.max(call('PTTL', counted), lasts_ms)

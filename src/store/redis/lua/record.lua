@@ -9,8 +9,8 @@
 -- - metadata; hold_count, if it is not 1; min_hold_ms; lock_delay_ms; ceiling_ms, the latest end (ms) by max_hold.
 -- - limit (0 for none) and permits, of a shared lease.
 -- - turns, if several attempts have received the lease: those attempts in turn, first that of the grant. If one of them is
---   undone, the lease goes back to the one before. In place of an attempt there may be CLOSED_ATTEMPT, or NO_ATTEMPT
---   where a renewal or a step back left no attempt that may roll it back.
+--   undone, the lease goes back to the one before. In place of an attempt there may be CLOSED_ATTEMPT, UNDONE_ATTEMPT for
+--   that of the grant, or NO_ATTEMPT where a renewal or a step back left no attempt that may roll it back.
 -- - repeated, if repeated requests have changed the lease: the last of those requests. An earlier try of theirs that
 --   arrives now changes nothing.
 -- - reentered: the attempt that raised the hold count last.
@@ -75,6 +75,11 @@ end
 local function closed_until(lease)
     local options = lease.options
     return math.max(lease.until_ms + (options.lock_delay_ms or 0), lease.acquired_ms + (options.min_hold_ms or 0))
+end
+
+-- Whether the grant of a lease may be about to roll it back, because it is not counted.
+local function is_undecided(lease)
+    return lease.attempt ~= NO_ATTEMPT and now_ms - lease.acquired_ms < UNCOUNTED_MS
 end
 
 -- The lease in the form of every answer. False stands for what a lease lacks: a table in an answer ends at nil.

@@ -21,10 +21,9 @@ local request, run_id, is_durable, promoted_from, known_epoch, known_revision, i
 -- If a process returns that could not reach Redis, and none has checked for AWAY_MS, all were cut off: Redis may have
 -- forgotten the waiters, and grants nothing for POLL_AGAIN_MS, so that they can poll. Else only that process was cut off.
 
--- No token is as large as such a clock, so nothing is granted by it. An epoch that begins by it would use up the tokens of
--- all buckets, also once the clock is right again.
-if now_us > FENCE_MAX then
-    return redis.error_reply(CLOCK_TOO_LATE .. ' the clock shows a time after the year 2255')
+-- No token is as large as such a clock: nothing is granted by it, and an epoch that began by it would use up all tokens.
+if now_us > CLOCK_MAX_US then
+    return redis.error_reply(CLOCK_TOO_LATE .. ' no token is as large as the time of the clock')
 end
 
 local data = call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms', 'node_id', 'replid')
@@ -82,11 +81,8 @@ local function begin_epoch()
     local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0, tonumber(unset_us))
     epoch = string.format('%.0f', math.max(now_us, later_than + 1))
     local counters, missing = {}, {}
-    if only_tag ~= '' then
-        counters[1] = string.format(FENCE_KEY_FORMAT, only_tag)
-    end
-    for bucket = 1, only_tag == '' and BUCKETS or 0 do
-        counters[bucket] = string.format(FENCE_KEY_FORMAT, bucket - 1)
+    for bucket = 1, only_tag == '' and BUCKETS or 1 do
+        counters[bucket] = string.format(FENCE_KEY_FORMAT, only_tag == '' and bucket - 1 or only_tag)
     end
     for bucket, last in ipairs(redis.call('MGET', unpack(counters))) do
         -- Even an existing counter may lack the last fences, and the clock may have been set back since.

@@ -1,6 +1,6 @@
 -- Ends a claim on each of its locks, or lowers its hold count; a waiting claim leaves the queues.
 -- KEYS: for each lock: lock_key, ended
--- ARGV: for each lock: caller with process and database, at the end: hold_count, channel, not_after, is_repeat
+-- ARGV: for each lock: caller with process and database, at the end: hold_count, channel, not_after, rollback_right, is_repeat
 -- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held, and 1 if a stream held it
 --   or has held it, else 0; 2 stepped back: ms that the lock stays taken or closed without further operations, the
 --   lease; 3 left the queue; 0 not the holder: mark; or request and now_us alone if a step back came too late, and
@@ -67,7 +67,7 @@ local function caller(number, from, to)
     return string.sub(ARGV[number], from, to)
 end
 local request = caller(1, 1, 8)
-local hold_count, channel, not_after, is_repeat = unpack(ARGV, #KEYS / 2 + 1)
+local hold_count, channel, not_after, rollback_right, is_repeat = unpack(ARGV, #KEYS / 2 + 1)
 hold_count, channel = hold_count or '', channel or ''
 -- The client has got an unknown outcome, and may have re-entered since.
 if not_after and now_us > tonumber(not_after) then
@@ -97,7 +97,10 @@ local function step_back(lock)
     local lease = lock.held
     local options = lease.options
     local was_done = is_done(lease, request)
-    lease.attempt = NO_ATTEMPT
+    -- As in renew.lua.
+    if rollback_right == '' or rollback_right == 'y' and not is_undecided(lease) then
+        lease.attempt = NO_ATTEMPT
+    end
     local depth = tonumber(hold_count)
     if not was_done and depth < (options.hold_count or 1) then
         options.hold_count = depth > 1 and depth or nil

@@ -52,11 +52,13 @@ local request = caller(1, 1, 8)
 local ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat, is_check = unpack(ARGV, #KEYS + 2)
 ttl_ms, mode, channel, rollback_right, is_repeat = ttl_ms or '', mode or '', channel or '', rollback_right or '', is_repeat == '1'
 
--- Extends a lease. From now on no attempt may roll the grant back, or the same as before (r).
+-- Extends a lease. From now on no attempt may roll the grant back, or the same as before (r); with y, an undecided lease is
+-- left as it is.
 local function extend(lease)
+    if rollback_right == 'y' and is_undecided(lease) then return end
     lease.ttl_ms = tonumber(ttl_ms) or lease.ttl_ms
     lease.until_ms = math.min(now_ms + lease.ttl_ms, lease.options.ceiling_ms or math.huge)
-    if rollback_right == '' then
+    if rollback_right ~= 'r' then
         lease.attempt = NO_ATTEMPT
     end
 end
@@ -102,7 +104,6 @@ for number, lock in ipairs(locks) do
         end
     end
 end
-
 if is_check then return { request, RENEWABLE } end
 
 -- Turns an exclusive lease into a shared one. The queue stays with the lock.

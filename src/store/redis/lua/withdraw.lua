@@ -26,6 +26,11 @@ local function undo_turn(lease, turns, from)
     rewrite_lease(lease)
 end
 
+-- Whether a turn is over that the lease cannot go back to.
+local function has_ended(turn)
+    return turn == CLOSED_ATTEMPT or turn == UNDONE_ATTEMPT
+end
+
 -- Whether the lease is to end, now that the attempt is undone or its stream is closed.
 local function end_turn(lease)
     local has_right, turns = lease.attempt == attempt, lease.options.turns or lease.attempt
@@ -34,22 +39,25 @@ local function end_turn(lease)
         return false
     end
     local is_granted_to = from == 1
-    if is_close ~= '1' and not is_granted_to and not (has_right and string.sub(turns, from - 8, from - 1) == CLOSED_ATTEMPT) then
+    if is_close ~= '1' and not is_granted_to and not (has_right and has_ended(string.sub(turns, from - 8, from - 1))) then
         undo_turn(lease, turns, from)
         return false
     end
     if not has_right then
-        lease.options.turns = string.sub(turns, 1, from - 1) .. CLOSED_ATTEMPT .. string.sub(turns, from + 8)
+        local mark = is_close == '1' and CLOSED_ATTEMPT or UNDONE_ATTEMPT
+        lease.options.turns = string.sub(turns, 1, from - 1) .. mark .. string.sub(turns, from + 8)
         rewrite_lease(lease)
     end
     return has_right
 end
 
--- Ends a lease. If undone, it closes nothing, even if it expired before any other request received it. A lease that
--- was in use (is_close, or taken over) closes the lock like a release does; if it has expired, it stays so.
+-- Ends a lease. If undone, it closes nothing, even if it expired before any other request received it, or if the grant and
+-- one replay were both undone. A lease that was in use (is_close, or taken over) closes the lock like a release does; if it
+-- has expired, it stays so.
 local function roll_back(lock, lease)
     local options = lease.options
-    local was_in_use = is_close == '1' or string.sub(options.turns or attempt, 1, 8) ~= attempt
+    local turns = options.turns or attempt
+    local was_in_use = is_close == '1' or turns ~= attempt and turns ~= UNDONE_ATTEMPT .. attempt
     if was_in_use and lease.until_ms <= now_ms then
         return
     end

@@ -3,8 +3,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
     Attempt(u64),
-    /// An attempt whose stream was closed, or whose grant was undone, after another attempt had received the lease.
+    /// An attempt whose stream was closed after another attempt had received the lease.
     Closed,
+    /// The attempt of the grant, undone after another attempt had received the lease.
+    Undone,
     /// A request after which no attempt so far may roll the lease back.
     Independent,
 }
@@ -21,10 +23,15 @@ pub(super) fn roll_back(
         .position(|by| *by == Receiver::Attempt(attempt))?;
     let (is_grant, is_last) = (turn == 0, turn + 1 == received.len());
     let goes_back = !is_closed && !is_grant;
-    if goes_back && !(is_last && received[turn - 1] == Receiver::Closed) {
+    let has_ended = |turn: usize| matches!(received[turn], Receiver::Closed | Receiver::Undone);
+    if goes_back && !(is_last && has_ended(turn - 1)) {
         received.remove(turn);
         return None;
     }
-    received[turn] = Receiver::Closed;
-    is_last.then_some(is_closed || !is_grant)
+    let is_unused = is_grant || received[..turn] == [Receiver::Undone];
+    received[turn] = match is_closed {
+        true => Receiver::Closed,
+        false => Receiver::Undone,
+    };
+    is_last.then_some(is_closed || !is_unused)
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::domain::{
-    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, HoldCount, Holders, LeaseQuota,
-    Listing, LockName, LockNames, LockView, Position, QueueRequest, Refused, Released,
-    RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Ticket, Token, Waiting,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, Holders, LeaseQuota, Listing,
+    LockName, LockNames, LockView, Position, QueueRequest, Refused, Released, RenewOptions,
+    Renewed, Rollback, StepBack, SuspendOptions, Suspended, Ticket, Token, Waiting,
 };
 use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
 use leasehold::store::{
@@ -110,10 +110,10 @@ impl LockStore for ScriptedStore {
         &self,
         names: &LockNames,
         token: Token,
-        hold_count: Option<HoldCount>,
+        step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
-        let answer = self.store.release(names, token, hold_count, deadline);
+        let answer = self.store.release(names, token, step_back, deadline);
         self.run(Operation::Release, answer).await
     }
 

@@ -1,0 +1,183 @@
+//! Claims of principals that have a quota of leases: refused before they take what they would have to give back, and
+//! counted when they are granted.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{OPTIONAL_STEP_MAX, is_young, longest};
+use crate::domain::{
+    Acquired, CountOutcome, CountStep, GrantKind, Granted, Holders, LockName, LockState, Mode,
+    Refused, Rollback, Ticket, Token, UndoneBy,
+};
+use crate::limits::LeaseBudget;
+use crate::service::acquire::Request;
+use crate::store::{StoreError, StoreResult};
+
+/// Whether a claim waits if it cannot be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::service) enum WaitStage {
+    /// It does not wait.
+    None,
+    /// It begins to wait.
+    Begins,
+    /// It waits already.
+    Waits,
+}
+
+impl WaitStage {
+    /// That of a request that waits, by its ticket.
+    pub(in crate::service) fn of(ticket: Option<Ticket>) -> Self {
+        ticket.map_or(Self::Begins, |_| Self::Waits)
+    }
+}
+
+impl Request {
+    /// Refuses a claim that would have to give back what it is granted. It must not be granted for a moment: meanwhile
+    /// others are refused, and a claim that waits would pass the lock on to the next one like it.
+    pub(in crate::service) async fn over_quota(
+        &self,
+        leases: &LeaseBudget,
+        stage: WaitStage,
+        deadline: Instant,
+    ) -> Option<Acquired> {
+        let (inner, names, token) = (&self.inner, &self.claim.names, self.claim.token);
+        let check = inner.try_to_count(leases, CountStep::Check, (names, token), deadline);
+        // Without an answer, the count after the grant decides.
+        let checked = check.await?;
+        let is_full = matches!(checked, CountOutcome::Full { .. });
+        let may_be_known = !self.claim.has_new_token || stage == WaitStage::Waits;
+        if is_full && may_be_known && self.may_take_nothing(stage, deadline).await {
+            return None;
+        }
+        self.refusal(leases, checked)
+    }
+
+    /// Whether the claim may be one to which the store grants nothing new: it holds its locks, without being counted, or
+    /// has to wait for one of them. What it is granted all the same is counted then.
+    async fn may_take_nothing(&self, stage: WaitStage, deadline: Instant) -> bool {
+        let claim = &self.claim;
+        let deadline = deadline.min(Instant::now() + OPTIONAL_STEP_MAX);
+        for (number, name) in claim.names.iter().enumerate() {
+            let sent = Instant::now();
+            let inspected = self.inner.store.inspect(name, deadline).await;
+            let metrics = &self.inner.metrics.store;
+            metrics.operation("inspect", sent.elapsed(), &inspected);
+            // A claim holds all of its locks or none.
+            let is_first = number == 0;
+            let Ok(view) = inspected else {
+                return is_first;
+            };
+            let holds = |holders: &Holders| is_first && may_include(holders, claim.token, name);
+            match view.state {
+                LockState::Held(holders) if holds(&holders) => return true,
+                _ if stage == WaitStage::None => return false,
+                LockState::Held(holders) if !may_share(claim.mode, &holders) => return true,
+                LockState::Cooling { .. } if claim.mode == Mode::Exclusive => return true,
+                LockState::Held(_) | LockState::Cooling { .. } | LockState::Free => {}
+            }
+        }
+        false
+    }
+
+    /// Counts the leases that the store has granted. Those beyond the quota are rolled back.
+    pub(in crate::service) async fn counted(
+        &self,
+        leases: &LeaseBudget,
+        reply: StoreResult<Acquired>,
+        deadline: Instant,
+    ) -> StoreResult<Acquired> {
+        let Ok(Acquired::Granted(granted)) = &reply else {
+            return reply;
+        };
+        let is_new = granted.kind == GrantKind::New;
+        // A young one that is replayed may be one that the attempt that was granted it is about to roll back.
+        let is_young = granted.leases.iter().any(is_young);
+        if is_new || is_young {
+            let step = CountStep::Take {
+                by: self.attempt,
+                lasts: longest(times_of(granted)),
+            };
+            let claim = (&*self.claim.names, self.claim.token);
+            let counted = self.inner.count(leases, step, claim, deadline).await;
+            // Whoever gets this error rolls the grant back, or repeats the request.
+            let counted = counted.map_err(|it| StoreError::unknown(it.fault(), it.detail()))?;
+            if let Some(refusal) = self.refusal(leases, counted) {
+                self.clone().withdraw_in_background(self.claim.ttl.get());
+                return Ok(refusal);
+            }
+            if is_new {
+                leases.note(false);
+            }
+        }
+        if !is_new && (!is_young || self.claim.takes_over) {
+            self.keep_counted(leases, granted).await;
+        }
+        reply
+    }
+
+    /// Counts leases that the claim had before.
+    async fn keep_counted(&self, leases: &LeaseBudget, granted: &Granted) {
+        let undone_by = match self.claim.takes_over {
+            true => UndoneBy::Attempt(self.attempt),
+            false => UndoneBy::Nobody,
+        };
+        if self.claim.takes_over {
+            self.took_over.store(true, Ordering::Relaxed);
+        }
+        let times: Vec<_> = times_of(granted).collect();
+        let lasts = longest(times.iter().copied());
+        let keep = CountStep::Keep { undone_by, lasts };
+        let claim = (self.claim.names.to_vec(), self.claim.token);
+        self.inner.count_held(leases, keep, claim, &times).await;
+    }
+
+    /// Stops counting what this rollback ends.
+    pub(in crate::service) async fn uncount(&self, rollback: Rollback, deadline: Instant) {
+        let keeps_leases = rollback == Rollback::Undo && self.took_over.load(Ordering::Relaxed);
+        if let (Some(leases), false) = (self.slot.leases(), keeps_leases) {
+            let (names, token) = (&self.claim.names, self.claim.token);
+            let step = CountStep::Undo(self.attempt);
+            let undo = self
+                .inner
+                .try_to_count(leases, step, (names, token), deadline);
+            // Without an answer, it is counted for as long as it would have lasted.
+            undo.await;
+        }
+    }
+
+    fn refusal(&self, leases: &LeaseBudget, counted: CountOutcome) -> Option<Acquired> {
+        let CountOutcome::Full { retry_in } = counted else {
+            return None;
+        };
+        leases.note(true);
+        self.inner.metrics.too_many_leases();
+        Some(Acquired::Refused(Refused::TooManyLeases { retry_in }))
+    }
+}
+
+/// The remaining times of leases.
+fn times_of(granted: &Granted) -> impl Iterator<Item = Duration> + Clone {
+    granted.leases.iter().map(|lease| lease.holder.expires_in)
+}
+
+/// Whether a claim may be one of the holders, of which not all need be listed.
+fn may_include(holders: &Holders, token: Token, name: &LockName) -> bool {
+    let digest = token.digest(name);
+    let is_whole = holders.listed.len() as u64 == holders.total;
+    !is_whole || holders.listed.iter().any(|holder| holder.claim == digest)
+}
+
+/// Whether a claim of this mode may be granted the lock together with the holders.
+fn may_share(mode: Mode, holders: &Holders) -> bool {
+    let Mode::Shared(share) = mode else {
+        return false;
+    };
+    let taken = holders.listed.iter().map(|holder| match holder.mode {
+        Mode::Exclusive => u64::MAX,
+        Mode::Shared(share) => u64::from(share.permits()),
+    });
+    let taken = taken.fold(u64::from(share.permits()), u64::saturating_add);
+    taken <= share.limit().map_or(u64::MAX - 1, u64::from)
+}
