@@ -158,11 +158,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
 mod tests {
     use std::time::Duration;
 
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
     use super::*;
+
+    /// The socket of a server that has read a request.
+    async fn asked(listener: TcpListener) -> TcpStream {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let read = socket.read(&mut [0; 1024]).await.unwrap();
+        assert_ne!(read, 0);
+        socket
+    }
 
     /// Far longer than it takes, and shorter than the test may.
     const SOON: Duration = Duration::from_secs(20);
@@ -176,7 +184,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
-            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut socket = asked(listener).await;
             while (socket.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await).is_ok() {}
         });
         let url = ServiceUrl::parse(&format!("http://{address}")).unwrap();
@@ -192,7 +200,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
-            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut socket = asked(listener).await;
             let interim = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(3);
             let head = format!("{interim}HTTP/1.1 200 OK\r\nContent-Length: {BODY}\r\n\r\n");
             socket.write_all(head.as_bytes()).await.unwrap();

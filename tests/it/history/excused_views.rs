@@ -1,7 +1,7 @@
 //! What the judge of an order accepts of views in which a claim is seen that has ended, or that nobody was told of.
 
 use super::linear;
-use super::record::{Action, Answer, Effect, Micros, Mode, Outage, View};
+use super::record::{Action, Answer, Effect, Micros, Mode, Outage, SECOND, View};
 use super::valid::{MS, claim, granted, outage, refused, valid, view};
 
 /// The claim that views show.

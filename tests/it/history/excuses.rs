@@ -2,9 +2,7 @@
 
 use super::judge::{Rule, judge};
 use super::linear;
-use super::record::{
-    Action, Answer, Claim, Effect, End, History, Micros, Mode, Outage, SECOND, View,
-};
+use super::record::{Action, Answer, Claim, Effect, End, History, Micros, Mode, Outage, SECOND};
 use super::valid::{MS, claim, granted, outage, refused, valid, view};
 
 fn breaks(rule: Rule, history: &History) -> bool {
