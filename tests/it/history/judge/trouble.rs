@@ -11,9 +11,6 @@ const OPERATION: Micros = 2 * SECOND;
 /// How long an operation may take on nodes that are well: each of its steps waits a tenth of a second for the slowest.
 const OF_SLOWEST: Micros = SECOND / 2;
 
-/// How long before its arrival an answer may have been written, from when its lease counts for the process.
-const UNDER_WAY: Micros = SECOND / 20;
-
 /// How long after an outage a request may still fail: the processes connect again, and then an operation may run out of
 /// time.
 const RECONNECTING: Micros = SECOND + OPERATION;
