@@ -158,7 +158,8 @@ async fn serve(store: &str) -> TcpStream {
     TcpStream::connect(address).await.unwrap()
 }
 
-/// At most so many instructions for one request. Runs differ by up to 0.2 %, so a limit is about 1 % above the last figure.
+/// At most so many instructions for one request. Runs differ by up to 0.2 %, and builds in other directories by more than a
+/// percent, so a limit is about 2.5 % above the last figure.
 fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
     // A Redis is started before anything is counted, and is not to run under valgrind.
@@ -170,42 +171,42 @@ fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = at_most(48_300))]
+#[library_benchmark(config = at_most(53_100))]
 #[bench::one(Rig::memory())]
 fn memory_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(43_600))]
+#[library_benchmark(config = at_most(48_400))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(34_900))]
+#[library_benchmark(config = at_most(38_600))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
     rig
 }
 
-#[library_benchmark(config = at_most(66_100))]
+#[library_benchmark(config = at_most(73_000))]
 #[bench::one(Rig::redis())]
 fn redis_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(58_900))]
+#[library_benchmark(config = at_most(65_900))]
 #[bench::one(Rig::redis().held())]
 fn redis_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(48_500))]
+#[library_benchmark(config = at_most(54_300))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
