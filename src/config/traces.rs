@@ -12,6 +12,12 @@ use crate::telemetry::traces::IS_BUILT_IN;
 
 pub(super) const ENDPOINT: &str = "traces.endpoint";
 const HEADERS: &str = "traces.headers";
+const CA_FILE: &str = "traces.ca_file";
+const SERVICE_NAME: &str = "traces.service_name";
+const SAMPLED: &str = "traces.sampled_per_million";
+
+/// All requests.
+const SAMPLED_MAX: UpperBound = UpperBound(1_000_000, "a million of a million are all requests");
 
 /// Those that the request to the collector has already, and those that belong to a connection.
 const HEADERS_OF_REQUEST: [&str; 8] = [
@@ -24,12 +30,6 @@ const HEADERS_OF_REQUEST: [&str; 8] = [
     "transfer-encoding",
     "upgrade",
 ];
-const CA_FILE: &str = "traces.ca_file";
-const SERVICE_NAME: &str = "traces.service_name";
-const SAMPLED: &str = "traces.sampled_per_million";
-
-/// All requests.
-const SAMPLED_MAX: UpperBound = UpperBound(1_000_000, "a million of a million are all requests");
 
 /// Traces.
 #[derive(Debug, Clone)]
@@ -136,16 +136,11 @@ fn headers(settings: &Settings) -> Result<Vec<(String, Secret)>, ConfigError> {
                        of ASCII, percent-encoded";
         settings.invalid(HEADERS, problem)
     })?;
-    let own = HEADERS_OF_REQUEST.iter();
-    match own
-        .copied()
-        .find(|own| pairs.iter().any(|(name, _)| name == own))
-    {
-        Some(own) => {
-            let problem =
-                format!("has the header \"{own}\", which Leasehold sets itself; leave it out");
-            Err(settings.invalid(HEADERS, problem))
-        }
-        None => Ok(pairs),
+    let is_own = |name: &String| HEADERS_OF_REQUEST.contains(&name.as_str());
+    if let Some((own, _)) = pairs.iter().find(|(name, _)| is_own(name)) {
+        let problem =
+            format!("has the header \"{own}\", which Leasehold sets itself; leave it out");
+        return Err(settings.invalid(HEADERS, problem));
     }
+    Ok(pairs)
 }

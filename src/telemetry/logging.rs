@@ -234,24 +234,19 @@ impl LogQueue {
         let (mut batch, mut reported, mut is_cut) = (Vec::new(), 0, false);
         loop {
             let lines = self.take(&mut batch);
-            // What was written of the line before stays a line of its own, and damages no other.
-            let mut written = Ok(());
             if is_cut {
-                written = output.write_all(b"\n");
-                is_cut = written.is_err();
+                // What was written of the line before stays a line of its own, and damages no other.
+                batch.insert(0, b'\n');
             }
-            let mut whole_lines = 0;
-            if written.is_ok() {
-                let bytes;
-                (bytes, written) = write_until_error(&mut output, &batch);
-                whole_lines = batch[..bytes].iter().filter(|&&it| it == b'\n').count();
-                is_cut = bytes > 0 && batch[bytes - 1] != b'\n';
-            }
+            let (bytes, written) = write_until_error(&mut output, &batch);
             if written.is_err() {
                 // The metric is the only place to report this.
-                let lost = lines.saturating_sub(whole_lines as u64);
-                self.dropped.fetch_add(lost, Ordering::Relaxed);
+                let ended = batch[..bytes].iter().filter(|&&it| it == b'\n').count() as u64;
+                let whole = ended.saturating_sub(u64::from(is_cut));
+                self.dropped
+                    .fetch_add(lines.saturating_sub(whole), Ordering::Relaxed);
             }
+            is_cut = batch[..bytes].last().map_or(is_cut, |&last| last != b'\n');
             batch.clear();
             let dropped = self.dropped.load(Ordering::Relaxed);
             if written.is_ok() && dropped > reported {

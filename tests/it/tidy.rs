@@ -8,6 +8,7 @@ mod lua;
 mod paths;
 mod rules;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -135,4 +136,34 @@ fn no_file_names_a_path_of_a_developers_machine() {
 #[test]
 fn every_dependency_says_what_it_is_for() {
     assert_none(rules::dependencies);
+}
+
+/// Else `scripts/mistakes` ends at that mistake, and nobody sees it until then.
+#[test]
+fn every_deliberate_mistake_can_be_made() {
+    #[derive(serde::Deserialize)]
+    struct Mistake {
+        what: String,
+        file: String,
+        text: String,
+    }
+    let files = files();
+    let text_of = |path: &str| {
+        files
+            .iter()
+            .find(|file| file.path == path)
+            .map(|it| &it.text)
+    };
+    let list = text_of("tests/mistakes.toml").expect("it is there");
+    let mut list: HashMap<String, Vec<Mistake>> = toml::from_str(list).expect("it is a list");
+    let mistakes = list.remove("mistake").expect("it has some");
+    let wrong = mistakes.iter().filter(|mistake| {
+        let text = text_of(&mistake.file);
+        text.is_none_or(|text| text.matches(&mistake.text).count() != 1)
+    });
+    let wrong: Vec<_> = wrong.map(|mistake| &mistake.what).collect();
+    assert!(
+        wrong.is_empty(),
+        "their text does not occur once: {wrong:?}"
+    );
 }

@@ -5,7 +5,7 @@
 //! asked for, and considers the lease over before any node grants the lock to another claim.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::domain::{Claim, Granted, Holder, Lease, Timestamp, Ttl};
@@ -125,25 +125,26 @@ fn whole_millis(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// Whether the tokens of a node are too far ahead, as far as its last grant has shown. Cloning is cheap.
+/// The largest token that a node has proposed. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TokenLead(Arc<AtomicBool>);
+pub(super) struct TokenLead(Arc<AtomicU64>);
 
 impl TokenLead {
     /// Notes a grant by the node. Returns whether its tokens are too far ahead of the time `now_us` of this process.
     pub(super) fn is_too_far(&self, granted: &Granted, now_us: u64) -> bool {
-        let latest_us = now_us.saturating_add(CLOCK_LEAD_MAX_US);
-        let mut leases = granted.leases.iter();
-        let is_too_far = leases.any(|lease| lease.holder.fence.get() > latest_us);
-        self.0.store(is_too_far, Ordering::Relaxed);
-        is_too_far
+        let fences = granted.leases.iter().map(|lease| lease.holder.fence.get());
+        let largest = fences.max().unwrap_or_default();
+        self.0.fetch_max(largest, Ordering::Relaxed);
+        is_too_far_ahead(largest, now_us)
     }
 
-    /// The health of the node, which is refused if its next tokens would be too far ahead.
-    pub(super) fn judged(&self, health: StoreHealth) -> StoreHealth {
-        let ahead_us = health.clock_offset_ms.unwrap_or_default().max(0) * 1_000;
-        let is_too_far =
-            self.0.load(Ordering::Relaxed) || ahead_us.cast_unsigned() > CLOCK_LEAD_MAX_US;
+    /// The health of the node, which is refused while its clock or its tokens are too far ahead. It is judged anew each time:
+    /// it may be the clock of this process that is wrong, and will be set.
+    pub(super) fn judged(&self, health: StoreHealth, now_us: u64) -> StoreHealth {
+        let ahead_ms = health.clock_offset_ms.unwrap_or_default().max(0);
+        let ahead_us = ahead_ms.cast_unsigned().saturating_mul(1_000);
+        let is_too_far = ahead_us > CLOCK_LEAD_MAX_US
+            || is_too_far_ahead(self.0.load(Ordering::Relaxed), now_us);
         match is_too_far && health.refused.is_none() {
             true => StoreHealth {
                 refused: Some(TOO_FAR_AHEAD.to_owned()),
@@ -152,6 +153,10 @@ impl TokenLead {
             false => health,
         }
     }
+}
+
+fn is_too_far_ahead(fence: u64, now_us: u64) -> bool {
+    fence > now_us.saturating_add(CLOCK_LEAD_MAX_US)
 }
 
 #[cfg(test)]
@@ -174,5 +179,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Else a process whose own clock was behind for a moment would refuse all nodes, and never be ready again.
+    #[test]
+    fn a_node_is_refused_only_while_its_tokens_are_too_far_ahead() {
+        let day = CLOCK_LEAD_MAX_US;
+        let lead = TokenLead(Arc::new(AtomicU64::new(3 * day)));
+        let judged = |now_us| lead.judged(StoreHealth::default(), now_us);
+        assert!(judged(day).refused.is_some());
+        assert!(judged(2 * day).refused.is_none());
     }
 }

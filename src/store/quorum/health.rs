@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::{Core, merge};
 use crate::domain::duration;
+use crate::store::memory::wall_time;
 use crate::store::{Finding, NodeHealth, PoolHealth, StoreHealth};
 
 impl Core {
     pub(super) fn health(&self) -> StoreHealth {
-        let healths = self.nodes.healths();
+        let healths = self.nodes.healths(wall_time().unix_us());
         let majority = self.nodes.majority();
         let dropped = self.nodes.dropped();
         let at_nodes = self.addresses.iter().zip(&healths).zip(dropped);

@@ -107,11 +107,11 @@ impl Nodes {
             })
     }
 
-    /// What each node says of its health, and what its tokens say.
-    pub(super) fn healths(&self) -> Vec<StoreHealth> {
+    /// What each node says of its health, and what its tokens say at the time `now_us` of this process.
+    pub(super) fn healths(&self, now_us: u64) -> Vec<StoreHealth> {
         let nodes = self.nodes.iter().zip(&self.token_leads);
         nodes
-            .map(|(node, lead)| lead.judged(node.health()))
+            .map(|(node, lead)| lead.judged(node.health(), now_us))
             .collect()
     }
 
