@@ -310,6 +310,9 @@ impl ServiceShared {
         let sent = Instant::now();
         let answer = self.store.renew(names, token, options, deadline).await;
         self.metrics.renew(sent.elapsed(), &answer);
+        if let (Some(leases), Err(StoreError::Unavailable { .. })) = (leases, &answer) {
+            Box::pin(self.uncount_before(leases, claim, counted_before)).await;
+        }
         let mut renewed = answer?;
         if let Some(leases) = leases {
             Box::pin(self.recount_renewed(leases, claim, counted_before, &renewed)).await;

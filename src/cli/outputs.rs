@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,12 +83,21 @@ fn open_audit(config: &AuditConfig) -> Result<Option<LogWriter>, OutputError> {
     })
 }
 
+/// Whether it is a socket, as the standard output of a unit of systemd is.
+fn is_socket(path: &Path) -> bool {
+    let found = path.metadata();
+    found.is_ok_and(|found| found.file_type().is_socket())
+}
+
 /// Opens a file, or a FIFO that somebody reads: to open another one would wait for its reader.
 fn append_to(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600);
     let opened = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENXIO) if is_socket(path) => {
+            io::Error::other("it is a socket; name a file, or write to the standard output")
+        }
         Some(Errno::ENXIO) => {
             io::Error::other("it is a FIFO that nobody reads; start its reader first")
         }

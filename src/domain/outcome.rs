@@ -193,9 +193,6 @@ pub struct RenewOptions {
     pub mode: Option<Mode>,
     /// Which attempt may roll back the grant from now on.
     pub rollback_right: RollbackRight,
-    /// The attempt whose stream renews, if one does. A part of a store that lacks the lease gets it back as granted to it,
-    /// so that the stream releases it there too when it closes.
-    pub attempt: Option<Attempt>,
 }
 
 /// Which attempt may still roll back the grant. Replaying the grant to another attempt makes it final.
@@ -270,6 +267,9 @@ pub struct Renewal {
     pub remaining_before: Duration,
     /// What else applies to the lease.
     pub limits: HoldLimits,
+    /// The attempt that may roll the lease back, if one may. A part of a store that lacks the lease gets it back as granted
+    /// to that attempt, so that it ends there, too, when its stream closes.
+    pub withdrawable_by: Option<Attempt>,
 }
 
 /// What a claim has asked for besides its TTL, as it still applies; none of what it has not asked for.

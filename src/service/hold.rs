@@ -349,7 +349,6 @@ impl HoldTask {
     async fn renew(&self, until: Instant) -> Result<Result<Lease, NotHolder>, StoreError> {
         let change = RenewOptions {
             rollback_right: RollbackRight::AsBefore,
-            attempt: Some(self.request.attempt),
             ..RenewOptions::default()
         };
         let (inner, claim) = (&self.request.inner, &self.request.claim);

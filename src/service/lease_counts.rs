@@ -18,7 +18,7 @@ mod claims;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join3;
+use futures_util::future::{join, join3};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -174,12 +174,9 @@ impl ServiceShared {
         let extend = CountStep::Extend { lasts };
         let extend = self.count_held(leases, extend, (left, token), &times_left);
         let end = async {
-            self.end_counted(leases, CountStep::End, (&ended, token))
-                .await;
-            if let Some(CountedBefore::Yes(by)) = before {
-                let undo = CountStep::Undo(by);
-                self.end_counted(leases, undo, (&unchanged, token)).await;
-            }
+            let end = self.end_counted(leases, CountStep::End, (&ended, token));
+            let undo = self.uncount_before(leases, (&unchanged, token), before);
+            join(end, undo).await;
         };
         join3(keep, extend, end).await;
     }
@@ -209,6 +206,18 @@ impl ServiceShared {
             let _ = counted.send(());
         });
         let _ = timeout_at(until, is_counted).await;
+    }
+
+    /// No longer counts what was counted before an operation that the store has not done.
+    pub(super) async fn uncount_before(
+        &self,
+        leases: &LeaseBudget,
+        claim: (&[LockName], Token),
+        before: Option<CountedBefore>,
+    ) {
+        if let Some(CountedBefore::Yes(by)) = before {
+            self.end_counted(leases, CountStep::Undo(by), claim).await;
+        }
     }
 
     /// No longer counts leases.

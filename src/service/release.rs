@@ -69,6 +69,9 @@ impl LockService {
                 inner.queues.not_released(&names, scope.context());
             }
             inner.queues.recheck(token);
+            if let (Some(leases), Err(StoreError::Unavailable { .. })) = (&leases, &answer) {
+                Box::pin(inner.uncount_before(leases, claim, counted_before)).await;
+            }
             let mut released = answer?;
             then(&released);
             if let Some(leases) = &leases {

@@ -12,5 +12,6 @@ mod nodes;
 mod permits;
 mod places;
 mod refusals;
+mod restored;
 mod tokens;
 mod views;

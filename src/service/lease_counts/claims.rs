@@ -69,7 +69,7 @@ impl Request {
             let Ok(view) = inspected else {
                 return is_first;
             };
-            let holds = |holders: &Holders| is_first && may_include(holders, claim.token, name);
+            let holds = |holders: &Holders| is_first && includes(holders, claim.token, name);
             match view.state {
                 LockState::Held(holders) if holds(&holders) => return true,
                 _ if stage == WaitStage::None => return false,
@@ -162,11 +162,11 @@ fn times_of(granted: &Granted) -> impl Iterator<Item = Duration> + Clone {
     granted.leases.iter().map(|lease| lease.holder.expires_in)
 }
 
-/// Whether a claim may be one of the holders, of which not all need be listed.
-fn may_include(holders: &Holders, token: Token, name: &LockName) -> bool {
+/// Whether a claim is one of the holders that are listed. One that holds, is not counted and is not among them is refused
+/// too, and its lease goes on: else a principal without room could take places of a lock with many holders again and again.
+fn includes(holders: &Holders, token: Token, name: &LockName) -> bool {
     let digest = token.digest(name);
-    let is_whole = holders.listed.len() as u64 == holders.total;
-    !is_whole || holders.listed.iter().any(|holder| holder.claim == digest)
+    holders.listed.iter().any(|holder| holder.claim == digest)
 }
 
 /// Whether a claim of this mode may be granted the lock together with the holders.

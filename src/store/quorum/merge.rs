@@ -26,7 +26,8 @@ pub(super) fn needed(nodes: usize, answers: usize) -> usize {
     majority.saturating_sub(nodes - answers).max(1)
 }
 
-/// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token.
+/// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token. A node
+/// that was away when it became a shared one may still have it alone.
 pub(super) fn lease(
     drift: Drift,
     majority: usize,
@@ -34,8 +35,11 @@ pub(super) fn lease(
     decided: Fence,
 ) -> Option<Lease> {
     at_nodes.sort_by_key(|lease| std::cmp::Reverse(lease.holder.expires_in));
+    let mut modes = at_nodes.iter().map(|lease| lease.holder.mode);
+    let shared = modes.find(|mode| *mode != Mode::Exclusive);
     at_nodes.truncate(majority);
     let mut lease = drift.lease_of_holder(at_nodes.pop()?);
+    lease.holder.mode = shared.unwrap_or(Mode::Exclusive);
     lease.holder.fence = decided;
     Some(lease)
 }
@@ -100,6 +104,15 @@ pub(super) fn evicted(drift: Drift, needed: usize, reports: &[&Holders]) -> Hold
     by_claim.retain(|_, reports| reports.len() >= needed);
     let totals = reports.iter().map(|holders| holders.total);
     merged(drift, needed, reports, by_claim, totals)
+}
+
+/// Whether an evicted claim may still hold, by what nodes have told: fewer than a majority remember its end, and it may be at
+/// those that are silent. A node that lacked it may get it back by a renewal that is under way.
+pub(super) fn may_go_on(nodes: usize, reports: &[&Holders]) -> bool {
+    let (majority, silent) = (nodes / 2 + 1, nodes - reports.len());
+    let by_claim = by_claim(reports);
+    let mut counts = by_claim.values().map(Vec::len);
+    counts.any(|count| count < majority && count + silent >= majority)
 }
 
 fn merged<'a>(

@@ -92,9 +92,10 @@ impl Core {
         let needed = merge::needed(nodes, evicted.len());
         let holders: Vec<_> = evicted.iter().map(|evicted| &evicted.holders).collect();
         let complete = evicted.iter().filter(|evicted| evicted.is_complete);
+        let may_go_on = merge::may_go_on(nodes, &holders);
         Ok(Evicted {
             holders: merge::evicted(self.drift, needed, &holders),
-            is_complete: complete.count() >= majority,
+            is_complete: complete.count() >= majority && !may_go_on,
         })
     }
 }

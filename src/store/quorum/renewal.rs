@@ -15,7 +15,8 @@ use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::turns::NodeTurn;
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, LockNames, NotHeld, RenewOptions, Renewal, Renewed, Token,
+    Acquired, Attempt, Claim, Fence, LockNames, NotHeld, NotHolder, RenewOptions, Renewal, Renewed,
+    Token,
 };
 use crate::store::assignment::Assigned;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -43,8 +44,18 @@ struct RenewalPart {
     /// As the nodes get them.
     options: RenewOptions,
     deadline: Instant,
-    /// None until it is decided; closed without a decision if the lease was not extended.
-    decision: watch::Receiver<Option<Arc<Decided>>>,
+    /// Closed without a decision if it is not known whether the lease goes on.
+    decision: watch::Receiver<Decision>,
+}
+
+/// What becomes of the lease at all nodes.
+#[derive(Clone, Debug)]
+enum Decision {
+    Open,
+    /// A majority has extended it.
+    Extended(Arc<Decided>),
+    /// A majority remembers its end. What a node has extended is a rest.
+    Ended,
 }
 
 impl Core {
@@ -59,12 +70,8 @@ impl Core {
             ttl: change.ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
             ..change
         };
-        // A lease that no stream renews is final: nobody knows a random attempt.
-        let attempt = change.attempt.map_or_else(Attempt::random, |attempt| {
-            self.attempts.at_nodes(token, attempt)
-        });
         let begun = Instant::now();
-        let (decision, decided) = watch::channel(None);
+        let (decision, decided) = watch::channel(Decision::Open);
         let (sender, receiver) = mpsc::unbounded_channel();
         for at_node in self.nodes.in_turn(token) {
             let index = at_node.index;
@@ -87,8 +94,13 @@ impl Core {
         let votes = answers.until(deadline, is_decided).await;
         let majority = self.nodes.majority();
         if votes.answered().filter_map(extended).count() < majority {
+            if has_ended(&votes, names) {
+                decision.send_replace(Decision::Ended);
+            }
             return refusal(votes);
         }
+        // A lease that no attempt may roll back stays so at each node: nobody knows a random one.
+        let attempt = withdrawable_by(&votes).unwrap_or_else(Attempt::random);
         let mut renewals = self.renewals(&votes, change.ttl.is_some());
         let fences = match agreed_fences(&votes) {
             Some(agreed) => agreed,
@@ -108,7 +120,9 @@ impl Core {
         if let Some(renewal) = renewals.first() {
             self.attempts.keep(token, renewal.lease.ttl);
         }
-        decision.send_replace(self.decided((names, token, attempt), &renewals));
+        if let Some(decided) = self.decided((names, token, attempt), &renewals) {
+            decision.send_replace(Decision::Extended(decided));
+        }
         Ok(Renewed::Extended(renewals))
     }
 
@@ -131,6 +145,7 @@ impl Core {
                 lease,
                 remaining_before,
                 limits: merge::limits(of_lock().map(|renewal| renewal.limits)),
+                withdrawable_by: withdrawable_by(votes),
             })
         });
         merged.collect()
@@ -232,14 +247,23 @@ impl RenewalPart {
         let Some(_follow_up) = self.follow_ups.begin() else {
             return;
         };
-        let decided = self.decision.wait_for(Option::is_some).await;
-        let Some(decided) = decided.ok().and_then(|decided| decided.clone()) else {
-            return;
-        };
+        let is_decided = |decision: &Decision| !matches!(decision, Decision::Open);
+        let decision = self.decision.wait_for(is_decided).await;
+        let decision = decision.map_or(Decision::Open, |decision| decision.clone());
         let deadline = Instant::now() + RESTORE_MAX;
-        let restored = restore(&self.node, &answer, &decided, deadline);
-        // If the node does not answer, the next renewal tries again.
-        let _ = answered_by(deadline, restored).await;
+        match decision {
+            Decision::Extended(decided) => {
+                let restored = restore(&self.node, &answer, &decided, deadline);
+                // If the node does not answer, the next renewal tries again.
+                let _ = answered_by(deadline, restored).await;
+            }
+            Decision::Ended if matches!(answer, Ok(Renewed::Extended(_))) => {
+                let released = self.node.release(&self.names, self.token, None, deadline);
+                // If the node does not answer, the rest ends with its TTL.
+                let _ = answered_by(deadline, released).await;
+            }
+            Decision::Ended | Decision::Open => {}
+        }
     }
 }
 
@@ -291,9 +315,37 @@ fn agreed_fences(votes: &ByNode<Renewed>) -> Option<Vec<Fence>> {
     merge::agreed(votes.majority(), &all)
 }
 
+/// The attempt that may roll the leases back at a majority, if there is one. It may not be the one whose stream renews: that
+/// stream may have been taken over, and would end what nodes got back as granted to it.
+fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
+    let extended = votes.answered().filter_map(extended);
+    let all: Vec<_> = extended
+        .map(|renewals| {
+            let first = renewals.first()?.withdrawable_by;
+            let mut each = renewals.iter();
+            first.filter(|_| each.all(|renewal| renewal.withdrawable_by == first))
+        })
+        .collect();
+    merge::agreed(votes.majority(), &all)?
+}
+
 fn fences(renewals: &[Renewal]) -> Vec<Fence> {
     let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
     fences.collect()
+}
+
+/// Whether a majority remembers of each of these locks that the claim has ended there. Then it cannot be granted them again
+/// for as long.
+fn has_ended(votes: &ByNode<Renewed>, names: &LockNames) -> bool {
+    names.iter().all(|name| {
+        let remembers = |vote: &&Renewed| match vote {
+            Renewed::NotHolder(not_held) => not_held
+                .iter()
+                .any(|lost| lost.name == *name && lost.reason != NotHolder::Unknown),
+            Renewed::Extended(_) | Renewed::Mismatched(_) => false,
+        };
+        votes.answered().filter(remembers).count() >= votes.majority()
+    })
 }
 
 /// The answer to a renewal that no majority has carried out.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::domain::Token;
 
@@ -70,6 +71,19 @@ impl NodeTurns {
     }
 }
 
+impl Predecessor {
+    /// The operation in progress that has to end first, if there is one: those between may have been given up.
+    fn in_progress(mut self) -> Option<Self> {
+        loop {
+            match self.ended.try_recv() {
+                Ok(before) => self = *before,
+                Err(TryRecvError::Empty) => return Some(self),
+                Err(TryRecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
 impl NodeTurn {
     /// Waits until the operation before has ended at this node.
     ///
@@ -87,7 +101,9 @@ impl Drop for NodeTurn {
     fn drop(&mut self) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let is_last = (queues.last.get(&self.of)).is_some_and(|last| last.number == self.number);
-        match (self.before.take(), self.ends.take()) {
+        // No turn ends meanwhile. One that was given up must not stay the last: nothing would remove it.
+        let before = self.before.take().and_then(Predecessor::in_progress);
+        match (before, self.ends.take()) {
             (Some(before), _) if is_last => {
                 queues.last.insert(self.of, before);
             }
@@ -98,5 +114,24 @@ impl Drop for NodeTurn {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second is given up before the third can notice that.
+    #[test]
+    fn turns_that_are_given_up_together_leave_nothing_behind() {
+        let turns = NodeTurns::default();
+        let token = Token::random();
+        let [first, second, third] = [(); 3].map(|()| turns.next(1, token));
+        assert_eq!(turns.count(), 1);
+        drop(second);
+        drop(third);
+        assert_eq!(turns.count(), 1, "the first has not ended");
+        drop(first);
+        assert_eq!(turns.count(), 0);
     }
 }

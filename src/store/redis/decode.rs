@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::constants as lua;
 use super::leases::{lease, limit, state};
 use super::operations::Asked;
-use super::record::Packed;
+use super::record::{self, Packed};
 use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
     Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldLimits, Holder, Lease,
@@ -152,8 +152,9 @@ pub(super) fn renewed(
         let renewed = Renewed::Extended(vec![Renewal {
             lease,
             remaining_before,
-            // A lease with options is not packed.
+            // A lease with options is not packed, and neither is one that an attempt may still roll back.
             limits: HoldLimits::default(),
+            withdrawable_by: None,
         }]);
         return Ok(InTime::Done((renewed, None)));
     }
@@ -170,6 +171,7 @@ pub(super) fn renewed(
                     lease,
                     remaining_before,
                     limits,
+                    withdrawable_by: record::attempt(&reply.bytes()?)?,
                 })
             });
             Renewed::Extended(renewals.collect::<Result<_, _>>()?)

@@ -9,13 +9,17 @@ use std::time::Duration;
 use super::constants;
 use super::reply::Malformed;
 use crate::domain::{
-    ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, RollbackRight, Timestamp, Ttl,
+    Attempt, ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, RollbackRight, Timestamp,
+    Ttl,
 };
 
 /// The attempt, and the code that makes a new record the answer to its own grant.
 const HEAD_LEN: usize = 9;
 const MILLIS_LEN: usize = 6;
 const FENCE_LEN: usize = 7;
+
+/// What a record has in place of an attempt if none may roll the lease back.
+const NO_ATTEMPT: u64 = 0;
 
 /// The id of a claim in the scripts.
 pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
@@ -37,6 +41,13 @@ pub(super) fn head(attempt: u64, digest: &ClaimDigest, ttl_ms: u64, owner: &Owne
 /// A request, its claim, and what the script needs to know of the calling process.
 pub(super) fn caller(request: u64, digest: &ClaimDigest, process: &str) -> Vec<u8> {
     [&request.to_be_bytes(), claim(digest), process.as_bytes()].concat()
+}
+
+/// The attempt that may roll a lease back, if one may.
+pub(super) fn attempt(bytes: &[u8]) -> Result<Option<Attempt>, Malformed> {
+    let bytes = bytes.try_into().map_err(|_| Malformed)?;
+    let number = u64::from_be_bytes(bytes);
+    Ok((number != NO_ATTEMPT).then_some(Attempt(number)))
 }
 
 /// Which attempt may roll a lease back, as the scripts read it.

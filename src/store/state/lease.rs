@@ -279,22 +279,26 @@ pub(super) enum Turn {
 }
 
 impl Receivers {
+    /// The attempt that may roll the lease back, if one may.
+    pub(super) fn withdrawable_by(&self) -> Option<Attempt> {
+        match self {
+            Self::Grantee(grantee) => Some(*grantee),
+            Self::Independent => None,
+            Self::InTurn(turns) => match turns.0.last() {
+                Some(Turn::Attempt(attempt)) => Some(*attempt),
+                Some(Turn::Closed | Turn::Undone | Turn::Independent) | None => None,
+            },
+        }
+    }
+
     /// Whether this attempt may roll the lease back.
     pub(super) fn may_be_withdrawn_by(&self, attempt: Attempt) -> bool {
-        match self {
-            Self::Grantee(grantee) => *grantee == attempt,
-            Self::Independent => false,
-            Self::InTurn(turns) => turns.0.last() == Some(&Turn::Attempt(attempt)),
-        }
+        self.withdrawable_by() == Some(attempt)
     }
 
     /// Whether any attempt may roll the lease back.
     fn may_be_withdrawn(&self) -> bool {
-        match self {
-            Self::Grantee(_) => true,
-            Self::Independent => false,
-            Self::InTurn(turns) => matches!(turns.0.last(), Some(Turn::Attempt(_))),
-        }
+        self.withdrawable_by().is_some()
     }
 
     /// Whether the lease stays used, by a client or a stream, when its last attempt is undone.

@@ -61,6 +61,7 @@ impl Table {
         let record = lock.leases.get(key.claim)?;
         let lease = record.lease(now);
         let limits = record.limits(now);
+        let withdrawable_by = record.receivers.withdrawable_by();
         self.effects.lease_changed(&key.name, key.claim);
         self.effects
             .event(EventKind::Renewed, &key.name, record, now);
@@ -69,6 +70,7 @@ impl Table {
             lease,
             remaining_before,
             limits,
+            withdrawable_by,
         })
     }
 

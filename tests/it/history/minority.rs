@@ -73,6 +73,23 @@ impl History {
         })
     }
 
+    /// Whether too few nodes may have told watchers of a grant in this time: they did not hear one node, and a contender may
+    /// have had another one.
+    pub(super) fn may_be_heard_of_few(
+        &self,
+        claim: usize,
+        (from, until): (Micros, Micros),
+    ) -> bool {
+        let mut failures = self.outages.iter().filter(|outage| outage.node.is_some());
+        let mut own = self.requests.iter();
+        failures.any(|failure| failure.overlaps(from, until))
+            && own.any(|request| {
+                request.claim == Some(claim)
+                    && request.asks()
+                    && !self.has_no_contender(claim, request)
+            })
+    }
+
     /// From when on it may be lost.
     pub(super) fn may_lose_from(&self, claim: usize, asked: Micros) -> Micros {
         let losses = self.losses_of_nodes();
@@ -206,6 +223,27 @@ impl History {
             && !named.contains(&fence)
             && eviction.sent <= shown
             && asked.any(|asked| asked.sent <= eviction.ended())
+    }
+
+    /// Whether what an eviction on a quorum names may be a rest of this lease, at the only node that has it while another one
+    /// is silent: nodes get a lease later than the others, or by a renewal that was refused, and keep it for as long as one.
+    pub(super) fn may_be_of_rest(&self, eviction: &Request, (claim, fence): (usize, u64)) -> bool {
+        let mut outages = self.outages.iter().filter(|outage| outage.node.is_some());
+        let is_silent = outages.any(|outage| outage.overlaps(eviction.sent, eviction.ended()));
+        let own = self.requests.iter().filter(|it| it.claim == Some(claim));
+        let arrivals = own.flat_map(|request| request.arrivals.iter().map(move |it| (request, it)));
+        let ends = arrivals.filter_map(|(request, (_, answer))| match answer {
+            Answer::Granted { leases, .. } => {
+                let mut leases = leases.iter();
+                let lease = leases.find(|lease| lease.fence == fence)?;
+                // It counts from the request at the earliest.
+                Some(request.sent.saturating_add(lease.expires_in))
+            }
+            _ => None,
+        });
+        let lasts = self.claims[claim].lease + OPERATION;
+        let is_over = |end: Micros| end <= eviction.ended() && eviction.sent <= end + lasts;
+        self.bounds.is_quorum && is_silent && ends.max().is_some_and(is_over)
     }
 
     /// When the claim was told which tokens of the lock that a view is of.

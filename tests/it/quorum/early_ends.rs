@@ -71,3 +71,20 @@ async fn a_lease_that_has_ended_early_at_one_node_and_is_missing_at_another_is_l
         }
     }
 }
+
+/// The third node has the lease for longer than the others, so it extends what is not held any more.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_comes_too_late_for_a_majority_leaves_no_rest() {
+    let process = Process::alone();
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    for early in [0, 1] {
+        process.ends_early_at(early, &claim).await;
+    }
+    assert_eq!(process.held_at(&claim).await, [2]);
+    let lost = not_holder(&claim, NotHolder::Expired);
+    assert_eq!(process.fixture.renew(&claim).await, lost);
+    process.settled().await;
+    assert!(process.held_at(&claim).await.is_empty());
+}

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{
-    Attempt, Claim, HoldLimits, LockState, NotHolder, RenewOptions, Renewed, Rollback,
-    RollbackRight,
-};
+use leasehold::domain::{Attempt, Claim, HoldLimits, LockState, NotHolder, RenewOptions, Renewed};
 use leasehold::store::quorum::Drift;
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep};
@@ -13,7 +10,8 @@ use tokio::time::{Instant, sleep};
 use super::nodes::{Process, is_granted, plain_stores, unreachable};
 use crate::support::eventually;
 use crate::support::fixture::{
-    LONG, SHORT, Waiter, assert_held, claim, deadline, for_short, lock_of, only, rival,
+    LONG, READ, SHORT, Waiter, assert_held, claim, deadline, deadlines, for_short, lock_of, only,
+    rival,
 };
 use crate::support::scripted_store::Fate;
 
@@ -274,32 +272,41 @@ async fn a_notification_is_passed_on_once_a_majority_has_reported_it() {
     }
 }
 
-/// The nodes have lost the lease one after the other, and got it back. A majority of them would keep the lock.
+/// The nodes that answer the eviction do not remember what one of them never had, and the third one still has it.
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_closes_releases_the_lease_also_at_nodes_that_got_it_back() {
-    let process = Process::alone();
-    let (claim, attempt) = (claim(), Attempt::random());
-    assert!(is_granted(process.fixture.attempt(&claim, attempt).await));
-    process.settled().await;
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        attempt: Some(attempt),
-        ..RenewOptions::default()
-    };
-    for node in [0, 1] {
-        let store = &process.nodes[node].store;
-        let lost = store.withdraw(&claim, attempt, Rollback::Close, deadline());
-        lost.await.expect("the node answers");
-        assert_eq!(process.held_at(&claim).await.len(), 2);
-        let renewed = process
-            .quorum
-            .renew(&claim.names, claim.token, change, deadline());
-        let renewed = renewed.await.expect("a majority answers");
-        assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+async fn a_lease_that_was_evicted_completely_is_not_put_back_by_a_renewal_under_way() {
+    let shared = plain_stores(3);
+    let [holding, evicting] = [Process::on(&shared), Process::on(&shared)];
+    holding.without(&[2]);
+    let claim = claim();
+    holding.fixture.granted(&claim).await;
+    holding.settled().await;
+    holding.without(&[]);
+    holding.meets(&[2], &Fate::Delayed(SHORT));
+    holding.fixture.renewed(&claim, None).await;
+    evicting.without(&[0]);
+    let evict = evicting.quorum.evict(lock_of(&claim), "test", deadlines());
+    let is_complete = evict.await.expect("a majority answers").is_complete;
+    holding.without(&[]);
+    sleep(SHORT * 4).await;
+    let renewed = holding.fixture.renew(&claim).await;
+    let is_lost = matches!(renewed, Renewed::NotHolder(_));
+    assert!(is_lost || !is_complete);
+}
+
+/// That node has it exclusively, and is one of the two that answer.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_shared_although_a_node_was_away_when_it_became_so() {
+    for [away, silent] in [[2, 1], [2, 0], [0, 1], [0, 2]] {
+        let process = Process::alone();
+        let claim = claim();
+        process.fixture.granted(&claim).await;
         process.settled().await;
-        assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
+        process.without(&[away]);
+        let shared = process.fixture.renew_in_mode(&claim, READ).await;
+        assert!(matches!(shared, Renewed::Extended(_)), "{shared:?}");
+        process.without(&[silent]);
+        let renewal = process.fixture.renewed(&claim, None).await;
+        assert_eq!(renewal.lease.holder.mode, READ);
     }
-    process.fixture.close(&claim, attempt).await;
-    process.settled().await;
-    assert!(process.held_at(&claim).await.is_empty());
 }

@@ -66,9 +66,11 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, excused
 fn is_of_few_nodes(evidence: &Evidence<'_>, grant: &Grant<'_>) -> bool {
     let from = grant.requested.saturating_sub(SETTLING);
     let until = grant.reported + SUBSCRIBING;
-    evidence
-        .history
-        .has_no_majority((from, until), UNSUBSCRIBED)
+    // A process may use a node again a moment before it is subscribed there.
+    let unheard = (grant.requested.saturating_sub(SUBSCRIBING), grant.reported);
+    let history = evidence.history;
+    history.has_no_majority((from, until), UNSUBSCRIBED)
+        || history.bounds.is_quorum && history.may_be_heard_of_few(grant.claim, unheard)
 }
 
 /// Events that arrived until this time may have been in a socket since before a process was paused or cut off, with the

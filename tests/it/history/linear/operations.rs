@@ -328,7 +328,13 @@ impl Part<'_> {
                         let mut all = leases.iter();
                         all.position(|lease| lease.fence == *fence)
                     };
-                    let holders = sorted(fences.iter().filter_map(of_fence));
+                    // A rest of a lease that has ended is no lease.
+                    let is_rest = |lease: &usize| {
+                        let Lease { claim, fence, .. } = leases[*lease];
+                        self.history.may_be_of_rest(request, (claim, fence))
+                    };
+                    let named = fences.iter().filter_map(of_fence);
+                    let holders = sorted(named.filter(|lease| !is_rest(lease)));
                     Some(match holders.is_empty() {
                         // It changes nothing, and may have come before a grant that it was still in progress at.
                         true => Step::View { holders },
