@@ -20,8 +20,8 @@ use crate::server::{Drained, Server, ServerTls, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError};
-use crate::telemetry::traces::{Exporter, ExporterError};
 use crate::telemetry::Metrics;
+use crate::telemetry::traces::{Exporter, ExporterError};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
