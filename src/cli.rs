@@ -2,6 +2,7 @@
 //! are generated from the configuration keys.
 
 mod acquisition;
+mod announcement;
 mod arguments;
 mod boottime;
 mod certificate_files;
@@ -19,6 +20,7 @@ mod locks;
 mod manual;
 mod output;
 mod outputs;
+mod refusals;
 mod rereads;
 mod run;
 mod say;

@@ -32,6 +32,7 @@ pub use events::{EventStream, StreamAnswer, StreamedEvent};
 pub use retry::Repeat;
 pub(crate) use retry::RetryPauses;
 pub use url::ServiceUrl;
+pub(crate) use url::completed;
 
 /// How long to wait for a connection. A request has its own, longer time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -95,6 +96,12 @@ pub enum NoAnswer {
         /// Why, and what to do.
         problem: &'static str,
     },
+    /// It speaks TLS, and the URL is one without.
+    #[error("{url} refuses plain HTTP: it speaks TLS; write https:// instead of http://")]
+    ExpectsTls {
+        /// Who.
+        url: String,
+    },
     /// This client has no certificate.
     #[error("{url} refuses the connection: it wants a certificate")]
     CertificateMissing {
@@ -126,13 +133,15 @@ pub enum NoAnswer {
 }
 
 impl NoAnswer {
-    /// Whether the next attempt would end in the same way, because one side does not accept the certificate of the other.
+    /// Whether the next attempt would end in the same way, because one side does not accept the certificate of the other,
+    /// or only one of them speaks TLS.
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(
             self,
             Self::UnknownAuthority { .. }
                 | Self::Untrusted { .. }
+                | Self::ExpectsTls { .. }
                 | Self::CertificateMissing { .. }
                 | Self::CertificateRefused { .. }
         )
@@ -146,6 +155,7 @@ impl NoAnswer {
             }
             Self::Connect { .. }
             | Self::Untrusted { .. }
+            | Self::ExpectsTls { .. }
             | Self::CertificateMissing { .. }
             | Self::CertificateRefused { .. }
             | Self::TimedOut { .. }
@@ -299,6 +309,9 @@ impl Client {
     /// Why a request over a connection of this client has no answer.
     pub(crate) fn broken(&self, error: hyper::Error) -> NoAnswer {
         let url = self.url.to_string();
+        if connection::expects_tls(&error) {
+            return NoAnswer::ExpectsTls { url };
+        }
         self.problem_of_tls(&error)
             .unwrap_or(NoAnswer::Broken { url, error })
     }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::arguments::ClaimOptions;
 use super::boottime::BootTime;
+use super::refusals::{held_for, holders, place};
 use super::say::Say;
 use super::service::{self, ClientError};
 use super::signals::ClientSignals;
@@ -107,6 +108,8 @@ impl<'a> Acquisition<'a> {
         let may_be_queued = match &ended {
             Ok(AcquisitionEnd::Granted(_)) => false,
             Ok(AcquisitionEnd::Stopped(_)) => true,
+            // It was refused for what it asks, so it is in no queue; and a claim with this token may hold the lock.
+            Err(ClientError::Misused(_)) => false,
             Err(_) => self.options.wait != Some(Duration::ZERO) || self.pauses.has_begun(),
         };
         if may_be_queued {
@@ -140,6 +143,9 @@ impl<'a> Acquisition<'a> {
                 }
                 Ok(answer) if answer.status == StatusCode::LOCKED => self.after_refusal(&answer)?,
                 Ok(answer) if answer.used_up_quota().is_some() => self.after_quota(&answer)?,
+                Ok(answer) if self.options.token.is_some() && has_ended(&answer) => {
+                    return Err(ended(&answer.detail()));
+                }
                 Ok(answer) if has_expired(&answer) => self.after_late_grant()?,
                 Ok(answer) if answer.is_temporary() => self.after_trouble(Ok(&answer))?,
                 Ok(answer) => return Err(ClientError::refused(&answer, self.client.url())),
@@ -212,6 +218,9 @@ impl<'a> Acquisition<'a> {
 
     /// A grant has expired before its answer arrived. Its claim has ended with it, so a new claim replaces it.
     fn after_late_grant(&mut self) -> Result<Duration, ClientError> {
+        if self.options.token.is_some() {
+            return Err(ended("its lease expired before the answer arrived"));
+        }
         self.claim = new_claim(self.options);
         self.after_useless_grant()
     }
@@ -235,7 +244,8 @@ impl<'a> Acquisition<'a> {
     fn after_refusal(&mut self, answer: &ServiceAnswer) -> Result<Duration, ClientError> {
         let names = shown(self.claim.names());
         let (holders, place) = (holders(&answer.body), place(&answer.body));
-        let taken = ClientError::Busy(format!("{names} is taken{holders}"));
+        let left = held_for(&answer.body);
+        let taken = ClientError::Busy(format!("{names} is taken{holders}{left}"));
         let waiting = format!("waiting for {names}{holders}{place}");
         self.keep_waiting(answer, taken, &waiting)
     }
@@ -328,45 +338,29 @@ async fn leave(client: &mut Client, claim: &ClientClaim) {
 }
 
 fn new_claim(options: &ClaimOptions) -> ClientClaim {
-    ClientClaim::new(options.names.clone(), Token::random())
+    let token = options.token.unwrap_or_else(Token::random);
+    ClientClaim::new(options.names.clone(), token)
+}
+
+/// The claim of a token that the caller has chosen is over. Another token would be none that the caller knows.
+fn ended(why: &str) -> ClientError {
+    ClientError::Lost(format!(
+        "the claim of this token has ended: {why}; acquire with another token"
+    ))
+}
+
+fn has_ended(answer: &ServiceAnswer) -> bool {
+    answer.code() == "claim_ended"
 }
 
 /// Whether the claim was granted and its lease has run out, all without its client.
 fn has_expired(answer: &ServiceAnswer) -> bool {
-    answer.code() == "claim_ended" && answer.body["ended"] == "expired"
+    has_ended(answer) && answer.body["ended"] == "expired"
 }
 
 pub(super) fn shown(names: &LockNames) -> String {
     let names: Vec<_> = names.iter().map(LockName::as_str).collect();
     names.join(" ")
-}
-
-/// Who holds the lock, as far as the refusal says it.
-fn holders(body: &Value) -> String {
-    let of = |value: &Value| value["holders"].as_array().cloned().unwrap_or_default();
-    let mut holders = of(body);
-    for blocking in body["blocked_by"].as_array().into_iter().flatten() {
-        holders.extend(of(blocking));
-    }
-    let owners = holders.iter().filter_map(|holder| holder["owner"].as_str());
-    let mut owners: Vec<_> = owners.filter(|owner| !owner.is_empty()).collect();
-    owners.sort_unstable();
-    owners.dedup();
-    match owners.as_slice() {
-        [] => String::new(),
-        [first, rest @ ..] if rest.len() > 2 => {
-            format!(", held by {first} and {} others", rest.len())
-        }
-        owners => format!(", held by {}", owners.join(", ")),
-    }
-}
-
-fn place(body: &Value) -> String {
-    match (body["position"].as_u64(), body["queue_length"].as_u64()) {
-        (Some(position), Some(length)) => format!("; place {position} of {length}"),
-        (Some(position), None) => format!("; place {position}"),
-        (None, _) => String::new(),
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use nix::unistd::{User, gethostname, getuid};
 use serde_json::{Map, Value, json};
 
 use super::{Environment, flags};
-use crate::domain::{self, LockName, LockNames, Owner};
+use crate::domain::{self, LockName, LockNames, Owner, Token};
 
 /// What a command claims.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct ClaimOptions {
     pub(super) names: LockNames,
     /// How long to wait; `None` for as long as it takes.
     pub(super) wait: Option<Duration>,
+    /// The token of the caller's choice.
+    pub(super) token: Option<Token>,
     /// The fields of the claim, but for `wait` and the token.
     pub(super) fields: Map<String, Value>,
 }
@@ -41,6 +43,7 @@ impl ClaimOptions {
                 true => Some(Duration::ZERO),
                 false => matches.get_one("wait").copied(),
             },
+            token: matches.try_get_one("token").ok().flatten().copied(),
             fields: fields(matches, environment, process),
         })
     }
@@ -80,7 +83,7 @@ pub(super) fn duration() -> ValueParser {
 }
 
 /// What a claim may ask for.
-pub(super) fn of_claim(help: ClaimHelp) -> [Arg; 8] {
+pub(super) fn of_claim(help: ClaimHelp) -> [Arg; 12] {
     let duration_named = |name: &'static str| {
         Arg::new(name)
             .long(name.replace('_', "-"))
@@ -119,6 +122,19 @@ pub(super) fn of_claim(help: ClaimHelp) -> [Arg; 8] {
             .requires("limit")
             .help("With --limit: how many permits to take [default: 1]"),
         duration_named("min_hold").help(help.min_hold),
+        duration_named("max_hold").help("The longest time to hold the lock, across renewals"),
+        duration_named("lock_delay").help(
+            "Keep the lock closed this long after its lease expired or was evicted; at most 60s",
+        ),
+        Arg::new("no_fair")
+            .long("no-fair")
+            .action(ArgAction::SetTrue)
+            .help("Take a free lock even if others wait for it"),
+        Arg::new("metadata")
+            .long("metadata")
+            .value_name("JSON")
+            .value_parser(ValueParser::new(json_object))
+            .help("More about the holder for others to read, as a JSON object"),
         Arg::new("owner")
             .long("owner")
             .value_name("TEXT")
@@ -131,10 +147,17 @@ pub(super) fn of_claim(help: ClaimHelp) -> [Arg; 8] {
     ]
 }
 
+fn json_object(text: &str) -> Result<Value, String> {
+    match serde_json::from_str(text) {
+        Ok(object @ Value::Object(_)) => Ok(object),
+        Ok(_) | Err(_) => Err("this is no JSON object; write one like {\"job\": 7}".to_owned()),
+    }
+}
+
 /// The fields of a claim, but for `wait` and the token.
 fn fields(matches: &ArgMatches, environment: &Environment, process: u32) -> Map<String, Value> {
     let mut fields = Map::new();
-    for name in ["ttl", "min_hold"] {
+    for name in ["ttl", "min_hold", "max_hold", "lock_delay"] {
         if let Some(value) = matches.get_one::<Duration>(name) {
             fields.insert(name.to_owned(), json!(domain::duration::format(*value)));
         }
@@ -146,6 +169,12 @@ fn fields(matches: &ArgMatches, environment: &Environment, process: u32) -> Map<
     }
     if matches.get_flag("shared") {
         fields.insert("mode".to_owned(), json!("shared"));
+    }
+    if matches.get_flag("no_fair") {
+        fields.insert("fair".to_owned(), json!(false));
+    }
+    if let Some(metadata) = matches.get_one::<Value>("metadata") {
+        fields.insert("metadata".to_owned(), metadata.clone());
     }
     let owner = matches.get_one::<String>("owner").cloned();
     let owner = owner.unwrap_or_else(|| default_owner(environment, process));

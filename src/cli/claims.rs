@@ -22,6 +22,8 @@ const FOR_SCRIPTS: ClaimHelp = ClaimHelp {
     owner: "Who holds the lock, for others to read [default: user@host:pid of the script]",
 };
 
+const OF_ACQUIRE: &str = "The token that `acquire` printed; the variable hides it from other users [env: LEASEHOLD_LOCK_TOKEN]";
+
 const EXAMPLES: &str = "\
 Examples:
   Wait for the lock, and keep its token:
@@ -42,6 +44,10 @@ pub(super) fn commands() -> [Command; 3] {
             "The lock; with several, all or none are taken",
         ))
         .args(arguments::of_claim(FOR_SCRIPTS))
+        .arg(token_argument(
+            "A UUID of your own as the token, to repeat or release a claim whose result is lost; other users of this machine can \
+             read it meanwhile [default: a new one]",
+        ))
         .args(output::arguments(
             "Print the grant as the service wrote it, as JSON",
             "Print only the token",
@@ -55,7 +61,7 @@ pub(super) fn commands() -> [Command; 3] {
     let renew = Command::new("renew")
         .about("Renew a lease: its TTL starts anew")
         .arg(arguments::names("The lock, or all locks of the claim"))
-        .args([token_argument(), ttl])
+        .args([token_argument(OF_ACQUIRE), ttl])
         .args(output::arguments(
             "Print the lease as the service wrote it, as JSON",
             "Print nothing",
@@ -63,7 +69,7 @@ pub(super) fn commands() -> [Command; 3] {
     let release = Command::new("release")
         .about("Release a lock, or leave its queue")
         .arg(arguments::names("The lock, or all locks of the claim"))
-        .arg(token_argument())
+        .arg(token_argument(OF_ACQUIRE))
         .args(output::arguments(
             "Print nothing, because the service answers nothing",
             "Print nothing",
@@ -81,6 +87,16 @@ pub(super) fn acquire(
     let options = options.map_err(ClientError::Misused)?;
     let mut client = service::client(matches, environment)?;
     let form = OutputForm::of(matches);
+    output::is_writable().map_err(|error| {
+        ClientError::Internal(format!(
+            "cannot write the token, so no lock was taken: {error}"
+        ))
+    })?;
+    if options.token.is_none() && output::may_be_closed() {
+        let text = "standard output is closed, or the null device: the token is lost, and the lock stays taken until its TTL is \
+                    over; --token names one";
+        form.say().problem(text);
+    }
     service::block_on(async {
         let mut signals = ClientSignals::listen()?;
         let acquisition = Acquisition::new(&mut client, &options, form.say());
@@ -143,12 +159,12 @@ pub(super) fn release(
     })
 }
 
-fn token_argument() -> Arg {
+fn token_argument(help: &'static str) -> Arg {
     Arg::new("token")
         .long("token")
         .value_name("TOKEN")
         .value_parser(|text: &str| Token::parse(text).map_err(|error| error.to_string()))
-        .help("The token that `acquire` printed; the variable hides it from other users [env: LEASEHOLD_LOCK_TOKEN]")
+        .help(help)
 }
 
 /// The claim that the arguments name, and the client for its service.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::output::{self, Cell, TextTable};
 use super::service::{self, ClientError};
 use super::{Environment, Exit, flags};
-use crate::config::Config;
+use crate::config::{Config, Origin};
 
 const AFTER_HELP: &str = "\
 It takes a lock of its own in the store for a moment. With --url or LEASEHOLD_URL
@@ -87,11 +87,15 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     service::block_on(async {
         let mut found = Vec::new();
         match &loaded {
-            Ok((config, _)) => {
+            Ok((config, settings)) => {
                 found.push(Diagnosis::fine("configuration", "it is valid"));
                 let warnings = config.warnings().into_iter();
                 found.extend(warnings.map(|text| Diagnosis::warning("configuration", text)));
-                found.extend(store::check(config).await);
+                // The service has a store of its own. The default of this machine is not what it uses.
+                let is_default = *settings.origin("store") == Origin::Default;
+                if !(is_default && service::is_named(matches, environment)) {
+                    found.extend(store::check(config).await);
+                }
             }
             Err(error) => {
                 let error = error.to_string();

@@ -168,6 +168,11 @@ pub(super) fn add_tips(refusal: &mut clap::Error) {
                 refusal.insert(ContextKind::SuggestedSubcommand, meant);
             }
         }
+        (ErrorKind::ArgumentConflict, _) if is_of(refusal, "leasehold watch") => {
+            let tip =
+                "'leasehold watch NAME' shows one lock, 'leasehold watch --prefix PREFIX' many";
+            add_tip(refusal, tip.to_owned());
+        }
         (ErrorKind::ArgumentConflict, Some(name)) if name == "true" || name == "false" => {
             add_tip(
                 refusal,

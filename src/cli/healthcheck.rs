@@ -3,22 +3,25 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::HOST;
 use hyper::{Request, StatusCode, Uri};
+use rustls::ClientConfig;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
+use super::service::ClientError;
 use super::{CliError, Environment, Exit, flags, output};
-use crate::client::{HttpConnection, ServiceUrl};
-use crate::config::{Config, ListenAddress, Probed};
+use crate::client::{HttpConnection, ServiceUrl, completed};
+use crate::config::{Config, ListenAddress, Probed, certificates_in};
 use crate::domain::duration;
-use crate::tls;
+use crate::tls::{self, CertificateFault};
 
 /// The path that is asked for unless the URL has another one.
 const READINESS: &str = "/readyz";
@@ -47,9 +50,15 @@ pub(super) fn command() -> Command {
         .default_value("2s")
         .value_parser(|text: &str| duration::parse(text).map_err(|error| error.to_string()))
         .help("How long to wait for the response");
+    let ca_file = Arg::new("ca_file")
+        .long("ca-file")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .requires("url")
+        .help("With --url https://…: the certificates of the only authorities to trust, in PEM form [default: those of the system]");
     Command::new("healthcheck")
         .about("Ask a running server whether it is ready: exit 0, or 1 with the reason")
-        .args([url, timeout])
+        .args([url, ca_file, timeout])
         .defer(|healthcheck| healthcheck.args(flags_of_its_server()))
 }
 
@@ -66,8 +75,13 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
         .get_one::<Duration>("timeout")
         .expect("it has a default");
     let probe = match matches.get_one::<Probe>("url") {
-        Some(probe) => probe.clone(),
-        None => Probe::of(&Config::probed(&flags::sources(matches, environment))?),
+        Some(probe) => {
+            let ca_file = matches.get_one::<PathBuf>("ca_file");
+            let probe = probe.clone().trusting(ca_file.map(PathBuf::as_path));
+            probe.map_err(ClientError::Misconfigured)?
+        }
+        None => Probe::of(&Config::probed(&flags::sources(matches, environment))?)
+            .map_err(ClientError::System)?,
     };
     let url = probe.to_string();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -80,6 +94,11 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     let answer = runtime.block_on(async { tokio::time::timeout(timeout, probe.answer()).await });
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
+        Ok(Err(error)) if is_untrusted(&error) => {
+            let text = "its certificate is not from an authority that is trusted; name that authority with --ca-file";
+            let error = io::Error::other(text);
+            Err(Unhealthy::Unreachable { url, error }.into())
+        }
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
         Ok(Ok((status, _))) if status.is_success() => {
             // The exit code says it.
@@ -93,12 +112,18 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     }
 }
 
+fn is_untrusted(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(error, Some(rustls::Error::InvalidCertificate(error))
+        if CertificateFault::of(error) == CertificateFault::UnknownAuthority)
+}
+
 /// What is asked, and where.
 #[derive(Debug, Clone)]
 struct Probe {
     service: ServiceUrl,
     path: String,
-    has_tls: bool,
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl Probe {
@@ -107,16 +132,17 @@ impl Probe {
         let readiness = |service| Self {
             service,
             path: READINESS.to_owned(),
-            has_tls: false,
+            tls: None,
         };
         if text.starts_with("unix:") {
             return ServiceUrl::parse(text).map(readiness);
         }
-        let url = text.parse::<Uri>().map_err(|error| error.to_string())?;
-        let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
+        let url = completed(text);
+        let url = url.parse::<Uri>().map_err(|error| error.to_string())?;
+        let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
             return Err("write one like http://127.0.0.1:7625/readyz".to_owned());
         };
-        let service = ServiceUrl::parse(&format!("http://{authority}"))?;
+        let service = ServiceUrl::parse(&format!("{scheme}://{authority}"))?;
         Ok(match (url.path(), url.query()) {
             // The index at `/` responds even when the server is not ready.
             ("" | "/", None) => readiness(service),
@@ -130,9 +156,22 @@ impl Probe {
         })
     }
 
+    /// The same, which verifies the certificate of a service with TLS.
+    fn trusting(mut self, ca_file: Option<&Path>) -> Result<Self, String> {
+        if self.service.is_encrypted() {
+            let authorities = ca_file.map(certificates_in).transpose()?;
+            let roots = tls::trusted(authorities.as_deref())?;
+            let config = tls::client_config(roots, None).map_err(|error| error.to_string())?;
+            self.tls = Some(Arc::new(config));
+        }
+        Ok(self)
+    }
+
     /// The readiness of a server. One that listens on the unspecified address is asked over loopback, because nothing can
     /// connect to the unspecified address itself.
-    fn of(probed: &Probed) -> Self {
+    fn of(probed: &Probed) -> io::Result<Self> {
+        let tls = probed.has_tls.then(tls::config_for_probe).transpose();
+        let tls = tls.map_err(io::Error::other)?.map(Arc::new);
         let service = match &probed.address {
             ListenAddress::Unix(_) => probed.address.to_string(),
             ListenAddress::Tcp(listen) => {
@@ -145,11 +184,11 @@ impl Probe {
                 format!("{scheme}://{}", SocketAddr::new(ip, listen.port()))
             }
         };
-        Self {
+        Ok(Self {
             service: ServiceUrl::parse(&service).expect("an address makes a URL"),
             path: READINESS.to_owned(),
-            has_tls: probed.has_tls,
-        }
+            tls,
+        })
     }
 
     /// Sends a GET and returns the status, and the body as far as it arrived.
@@ -161,9 +200,7 @@ impl Probe {
         };
         let request = Request::get(path).header(HOST, self.service.host_header());
         let request = request.body(Full::default()).map_err(io::Error::other)?;
-        let tls = self.has_tls.then(tls::config_for_probe).transpose();
-        let tls = tls.map_err(io::Error::other)?;
-        let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
+        let tls = self.tls.clone().map(TlsConnector::from);
         let mut connection = HttpConnection::open(&self.service, tls.as_ref()).await?;
         let answer = connection.exchange(request).await;
         let (status, _, body) = answer.map_err(io::Error::other)?;

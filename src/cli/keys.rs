@@ -5,13 +5,15 @@ use std::io::{self, Read as _};
 use std::path::PathBuf;
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::output::{self, Cell, TextTable};
 use super::say::{Say, Verbosity};
 use super::{Environment, Exit, arguments, flags};
 use crate::config::{
-    API_KEY_CHARS_MAX, Config, ConfigError, KeyHash, KeysFile, PrincipalEntry, Secret, Sources,
+    ADMIN, API_KEY_CHARS_MAX, Config, ConfigError, KeyHash, KeysFile, PrincipalEntry, Secret,
+    Sources, check_api_key,
 };
 use crate::domain::{LockName, Verb};
 
@@ -42,6 +44,8 @@ pub(super) enum KeysError {
     NoFile,
     #[error("the keys file has no principal {0}")]
     NoPrincipal(String),
+    #[error("cannot print a key, so none was made: {0}")]
+    Unwritable(io::Error),
     #[error("the system has no random numbers")]
     NoRandomness,
 }
@@ -49,9 +53,11 @@ pub(super) enum KeysError {
 impl KeysError {
     pub(super) fn exit(&self) -> Exit {
         match self {
-            Self::File(_) | Self::Quota { .. } | Self::NoPrincipal(_) => Exit::Misconfigured,
-            Self::Key(_) | Self::NoFile => Exit::Misused,
-            Self::NoRandomness => Exit::Internal,
+            Self::File(_) | Self::Quota { .. } | Self::NoPrincipal(_) | Self::Key(_) => {
+                Exit::Misconfigured
+            }
+            Self::NoFile => Exit::Misused,
+            Self::NoRandomness | Self::Unwritable(_) => Exit::Internal,
         }
     }
 }
@@ -70,7 +76,9 @@ pub(super) fn command() -> Command {
     let principal = of_question("principal", "NAME", "Check whether this principal may …");
     let verb = of_question("verb", "VERB", "… do this …")
         .requires("principal")
-        .value_parser(Verb::ALL.map(Verb::as_str));
+        .value_parser(PossibleValuesParser::new(
+            Verb::ALL.map(Verb::as_str).into_iter().chain([ADMIN]),
+        ));
     let name = of_question("name", "NAME", "… with this lock")
         .requires("verb")
         .value_parser(arguments::lock_name());
@@ -107,7 +115,9 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     match command {
         "new" => new(),
         "hash" => {
-            let hash = KeyHash::of(key_in(matches)?.expose().as_bytes());
+            let key = key_in(matches)?;
+            check_api_key(&key).map_err(|problem| KeysError::Key(format!("the key {problem}")))?;
+            let hash = KeyHash::of(key.expose().as_bytes());
             Ok(output::show(&format!("{hash}\n")))
         }
         "list" => Ok(list(&file_in(matches, &environment)?)),
@@ -120,6 +130,7 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
 }
 
 fn new() -> Result<Exit, KeysError> {
+    output::is_writable().map_err(KeysError::Unwritable)?;
     let mut bytes = [0; KEY_BYTES];
     let provider = rustls::crypto::ring::default_provider();
     let filled = provider.secure_random.fill(&mut bytes);
@@ -127,7 +138,11 @@ fn new() -> Result<Exit, KeysError> {
     let key = format!("{KEY_PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
     let shown = output::show(&format!("{key}\n"));
     let hash = KeyHash::of(key.as_bytes());
-    Say::new(Verbosity::Normal).note(&format!("for the keys file: \"{hash}\""));
+    let say = Say::new(Verbosity::Normal);
+    if output::may_be_closed() {
+        say.problem("standard output is closed, or the null device: the key is lost");
+    }
+    say.note(&format!("for the keys file: \"{hash}\""));
     Ok(shown)
 }
 
@@ -200,8 +215,8 @@ fn check_quotas(file: &KeysFile, environment: Environment) -> Result<(), KeysErr
 }
 
 fn check(matches: &ArgMatches, file: &KeysFile) -> Result<Exit, KeysError> {
-    let asked = matches.get_one::<String>("principal");
-    let Some((name, verb)) = asked.zip(verb_in(matches)) else {
+    let word = |name| matches.get_one::<String>(name);
+    let Some((name, verb)) = word("principal").zip(word("verb")) else {
         let count = file.principals.len();
         return Ok(output::show(&format!(
             "{}: is valid; principals: {count}\n",
@@ -214,20 +229,27 @@ fn check(matches: &ArgMatches, file: &KeysFile) -> Result<Exit, KeysError> {
         .ok_or_else(|| KeysError::NoPrincipal(name.clone()))?
         .rights;
     let lock = matches.get_one::<LockName>("name");
-    let may = match lock {
+    let may = verbs_of(verb).all(|verb| match lock {
         Some(lock) => rights.permit(verb, lock),
         None => rights.permit_somewhere(verb),
+    });
+    let on = match lock {
+        Some(lock) => format!(" on {lock}"),
+        None if may && !verbs_of(verb).all(|verb| rights.permit_everywhere(verb)) => {
+            " on some locks".to_owned()
+        }
+        None => String::new(),
     };
-    let on = lock.map_or_else(String::new, |lock| format!(" on {lock}"));
     let (answer, exit) = match may {
         true => ("may", Exit::Done),
         false => ("may not", Exit::Misconfigured),
     };
-    let shown = output::show(&format!("{name} {answer} {}{on}\n", verb.as_str()));
+    let shown = output::show(&format!("{name} {answer} {verb}{on}\n"));
     Ok(if shown == Exit::Done { exit } else { shown })
 }
 
-fn verb_in(matches: &ArgMatches) -> Option<Verb> {
-    let word = matches.get_one::<String>("verb")?;
-    Verb::ALL.into_iter().find(|verb| verb.as_str() == word)
+/// The verbs that a word of the keys file stands for.
+fn verbs_of(word: &str) -> impl Iterator<Item = Verb> {
+    let is_meant = move |verb: &Verb| word == ADMIN || verb.as_str() == word;
+    Verb::ALL.into_iter().filter(is_meant)
 }

@@ -2,12 +2,16 @@
 //! little as possible.
 
 use std::borrow::Cow;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use clap::{Arg, ArgAction, ArgMatches};
 use hyper::body::Bytes;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::Exit;
 use super::say::{Say, Verbosity};
@@ -57,9 +61,37 @@ pub(super) fn arguments(json: &'static str, quiet: &'static str) -> [Arg; 2] {
 /// # Errors
 /// Nobody reads it, or the disk is full.
 pub(super) fn write(text: &str) -> io::Result<()> {
+    is_writable()?;
     let mut stdout = anstream::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
+}
+
+/// Checks that standard output is open for writing. To write nevertheless would seem to succeed: the standard library
+/// takes it for an output that was closed on purpose.
+///
+/// # Errors
+/// It is not.
+pub(super) fn is_writable() -> io::Result<()> {
+    match access_mode()? {
+        OFlag::O_RDONLY => Err(io::Error::other("standard output is not open for writing")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether standard output is the null device and was opened for reading too: so the standard library opens it if it was
+/// closed, while a shell opens it for writing alone if its user wants no output.
+pub(super) fn may_be_closed() -> bool {
+    let device = |file: io::Result<Metadata>| file.ok().map(|file| file.rdev());
+    let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let stdout = stdout.and_then(|file| file.metadata());
+    access_mode().is_ok_and(|mode| mode == OFlag::O_RDWR)
+        && device(stdout).is_some_and(|of| of != 0 && Some(of) == device(fs::metadata("/dev/null")))
+}
+
+fn access_mode() -> io::Result<OFlag> {
+    let flags = fcntl(io::stdout(), FcntlArg::F_GETFL)?;
+    Ok(OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE)
 }
 
 /// Writes a result, as [`write`] does. The command has done its work, so only its exit code reports a failure.

@@ -1,13 +1,14 @@
 //! `leasehold serve`: only wires configuration, telemetry, store, service, router and server.
 
 use std::convert::Infallible;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::announcement::{announce, url_of};
 use super::outputs::{OutputError, Outputs};
 use super::rereads::{follow_certificate, follow_issuer, follow_keys};
 use super::{CliError, Exit, issuer_keys, key_files};
@@ -18,9 +19,9 @@ use crate::server::shutdown::{self, ReloadSignals, StopSignals};
 use crate::server::{Drained, Server, ServerTls, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
-use crate::store::{self, StoreError, StoreHealth};
+use crate::store::{self, StoreError};
+use crate::telemetry::Metrics;
 use crate::telemetry::traces::{Exporter, ExporterError};
-use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -31,10 +32,6 @@ const CLUSTER_PRIMARIES: usize = 16;
 const ADMIN_CONNECTIONS: usize = 128;
 const ADMIN_HTTP2_CONNECTIONS: usize = 4;
 const ADMIN_REQUESTS: usize = 256;
-
-/// The notice for a user who starts a server without naming a store.
-const FORGETS: &str =
-    "leases are lost when this process ends; --store file:DIR or redis://HOST keeps them";
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
@@ -315,54 +312,6 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
     loop {
         interval.tick().await;
         metrics.upkeep();
-    }
-}
-
-/// Announces the open port: as a short banner on a terminal, as one log line otherwise.
-fn announce(config: &Config, mut log: LogWriter, address: &ListenAddress, health: &StoreHealth) {
-    let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
-    let scheme = match config.certificate {
-        Some(_) => "https",
-        None => "http",
-    };
-    let url = url_of(scheme, address);
-    // On other addresses the warnings of the configuration say it.
-    let forgets = *store == StoreUrl::Memory && config.listen.is_local();
-    if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
-        let trouble = match (&health.trouble, health.contacted) {
-            (Some(trouble), false) => format!("\n          not ready: {trouble}"),
-            _ => String::new(),
-        };
-        let warning = match forgets {
-            true => format!("\n          {FORGETS}"),
-            false => String::new(),
-        };
-        // No browser can open what is behind a Unix socket.
-        let docs = match address {
-            ListenAddress::Tcp(_) => format!("\n  docs    {url}/docs"),
-            ListenAddress::Unix(_) => String::new(),
-        };
-        let banner = format!(
-            "leasehold {version}\n  url     {url}{docs}\n  store   {store}{warning}{trouble}\n"
-        );
-        // Through the log writer, because a stopped terminal (Ctrl-S) would block a direct write, and so the start.
-        let _ = log.write_all(banner.as_bytes());
-    } else {
-        tracing::info!(url, %store, version, "listening");
-        if forgets {
-            tracing::warn!("{FORGETS}");
-        }
-    }
-    for warning in config.warnings() {
-        tracing::warn!("{warning}");
-    }
-}
-
-/// The URL of the service, as the commands take it.
-fn url_of(scheme: &str, address: &ListenAddress) -> String {
-    match address {
-        ListenAddress::Tcp(address) => format!("{scheme}://{address}"),
-        ListenAddress::Unix(_) => address.to_string(),
     }
 }
 

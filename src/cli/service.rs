@@ -68,6 +68,13 @@ impl ClientError {
             answer.status.as_u16(),
             answer.detail()
         );
+        let text = match url.path() {
+            "" => text,
+            path if answer.status == StatusCode::NOT_FOUND => {
+                format!("{text}; the path {path} in the URL of the service may be wrong")
+            }
+            _ => text,
+        };
         match answer.status {
             StatusCode::FORBIDDEN if !answer.detail().ends_with("_key") => {
                 Self::Misconfigured(text)
@@ -110,6 +117,7 @@ impl ClientError {
             )),
             NoAnswer::UnknownAuthority { .. }
             | NoAnswer::Untrusted { .. }
+            | NoAnswer::ExpectsTls { .. }
             | NoAnswer::CertificateRefused { .. } => {
                 Self::Misconfigured(error.explain(&format!("--ca-file or {CA_VARIABLE}")))
             }
@@ -189,14 +197,17 @@ pub(super) fn client_if_named(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Option<Result<Client, ClientError>> {
-    let url = matches.get_one::<ServiceUrl>("url").cloned();
-    let is_named = url.is_some() || environment.iter().any(|(name, _)| name == URL_VARIABLE);
     let options = ServiceOptions {
-        url,
+        url: matches.get_one::<ServiceUrl>("url").cloned(),
         key_file: matches.get_one::<String>("api_key_file").map(PathBuf::from),
         ..ServiceOptions::default()
     };
-    is_named.then(|| options.client(environment))
+    is_named(matches, environment).then(|| options.client(environment))
+}
+
+/// Whether a flag or the environment names a service.
+pub(super) fn is_named(matches: &ArgMatches, environment: &Environment) -> bool {
+    matches.contains_id("url") || environment.iter().any(|(name, _)| name == URL_VARIABLE)
 }
 
 /// What the flags say; the environment has the rest.
@@ -328,7 +339,7 @@ pub(super) fn variables(matches: &ArgMatches, client: &Client) -> Vec<(&'static 
 }
 
 fn key(file: Option<PathBuf>, environment: &Environment) -> Result<Option<ClientKey>, ClientError> {
-    let in_variable = || flags::variable(environment, KEY_VARIABLE).map(Secret::new);
+    let in_variable = || flags::variable(environment, KEY_VARIABLE).map(Secret::from_variable);
     let key = match file {
         Some(file) => Some(ClientKey::from_file(file)),
         None => in_variable().map(ClientKey::new),

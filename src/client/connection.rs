@@ -1,5 +1,6 @@
 //! One HTTP/1.1 connection of a client, with TLS or without.
 
+use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ impl HttpConnection {
         let stream = BoundedStream {
             stream,
             readable: Arc::clone(&readable),
+            has_read: false,
         };
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
@@ -99,10 +101,26 @@ impl HttpConnection {
     }
 }
 
+/// The other side expects TLS, and has answered plain HTTP with an alert.
+#[derive(Debug, thiserror::Error)]
+#[error("it speaks TLS")]
+struct SpeaksTls;
+
+/// Whether a request failed because the other side expects TLS.
+pub(super) fn expects_tls(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    let cause = cause.and_then(io::Error::get_ref);
+    cause.is_some_and(|cause| cause.is::<SpeaksTls>())
+}
+
+/// How an alert of TLS begins: its type and the larger part of the version, which all versions share.
+const TLS_ALERT: [u8; 2] = [21, 3];
+
 /// A stream of which only so many bytes can be read, and an error afterwards.
 struct BoundedStream<S> {
     stream: S,
     readable: Arc<AtomicUsize>,
+    has_read: bool,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
@@ -117,6 +135,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let read = buffer.filled().len() - before;
+        let is_first = !std::mem::replace(&mut self.has_read, true);
+        if is_first && buffer.filled()[before..].starts_with(&TLS_ALERT) {
+            return Poll::Ready(Err(io::Error::other(SpeaksTls)));
+        }
         let readable = self.readable.load(Ordering::Relaxed);
         self.readable
             .store(readable.saturating_sub(read), Ordering::Relaxed);

@@ -40,13 +40,7 @@ impl ServiceUrl {
                 ),
             };
         }
-        let complete = match text.split_once(':') {
-            Some(("", rest)) => format!("http://127.0.0.1:{rest}"),
-            Some((_, rest)) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
-                format!("http://{text}")
-            }
-            _ => text.to_owned(),
-        };
+        let complete = completed(text);
         if complete.contains('@') {
             return Err(format!(
                 "a user and a password in it have no effect, and others could read them; the key of the service has \
@@ -109,6 +103,12 @@ impl ServiceUrl {
         (host, self.uri.port_u16().unwrap_or(default))
     }
 
+    /// The path before that of each request, which a proxy may have; usually empty.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.uri.path().trim_end_matches('/')
+    }
+
     /// Whether the connection uses TLS.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
@@ -124,8 +124,18 @@ impl ServiceUrl {
 
     /// The target of a request: the path of this URL, followed by `path`.
     pub(crate) fn target(&self, path: &str) -> Uri {
-        let base = self.uri.path().trim_end_matches('/');
-        format!("{base}{path}").parse().unwrap_or_default()
+        format!("{}{path}", self.path()).parse().unwrap_or_default()
+    }
+}
+
+/// The URL, with the scheme and the host that it may leave out.
+pub(crate) fn completed(text: &str) -> String {
+    match text.split_once(':') {
+        Some(("", rest)) => format!("http://127.0.0.1:{rest}"),
+        Some((_, rest)) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
+            format!("http://{text}")
+        }
+        _ => text.to_owned(),
     }
 }
 

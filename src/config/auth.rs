@@ -14,7 +14,8 @@ use super::server_tls;
 use super::settings::{Settings, UpperBound};
 use crate::domain::Bounds;
 
-const API_KEY_CHARS_MIN: usize = 16;
+/// The shortest key, in characters.
+pub const API_KEY_CHARS_MIN: usize = 16;
 /// The longest key, in characters.
 pub const API_KEY_CHARS_MAX: usize = 512;
 
@@ -197,7 +198,7 @@ impl Keys {
                 .map_err(|problem| (KEYS_FILE, problem))?;
         }
         for (name, key) in self.all() {
-            check(&key.secret).map_err(|problem| (name, problem))?;
+            check_api_key(&key.secret).map_err(|problem| (name, problem))?;
         }
         self.check_known_by(
             ("certificates", |principal| {
@@ -298,8 +299,11 @@ fn key(settings: &Settings, name: &str) -> Result<Option<ApiKey>, ConfigError> {
     }))
 }
 
-/// A key is sent in a header, so it must be valid there.
-fn check(key: &Secret) -> Result<(), String> {
+/// A key is sent in a header, so it must be valid there, and it must not be guessed.
+///
+/// # Errors
+/// What is wrong with it, as the end of a sentence that begins with the key.
+pub fn check_api_key(key: &Secret) -> Result<(), String> {
     let length = key.expose().len();
     if length < API_KEY_CHARS_MIN {
         return Err(format!(

@@ -34,7 +34,7 @@ const TAKEN_NAMES: [&str; 3] = ["api_key", "admin_key", "read_key"];
 /// The table of a quota: of one principal, or at the top of the file of each that does not say otherwise.
 const QUOTA: &str = "quota";
 /// In a rule, this stands for all verbs.
-const ADMIN: &str = "admin";
+pub const ADMIN: &str = "admin";
 
 /// The principals of a keys file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Kind, SettingKey};
+use super::secret::Secret;
 use super::settings::Settings;
 use super::suggestion::{did_you_mean, nearest_key};
 use super::traces;
@@ -157,11 +158,13 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
                 nearest,
             });
         };
-        settings.push(Setting {
-            key,
-            value: value.into_owned(),
-            origin,
-        });
+        let value = match key.is_secret() {
+            true => Secret::from_variable(value.into_owned())
+                .expose()
+                .to_owned(),
+            false => value.into_owned(),
+        };
+        settings.push(Setting { key, value, origin });
     }
     Ok(settings)
 }

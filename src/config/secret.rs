@@ -29,6 +29,12 @@ impl Secret {
         read(path).map(Self)
     }
 
+    /// A secret in an environment variable. As in a file, one newline at its end is not part of it.
+    pub fn from_variable(mut text: String) -> Self {
+        trim_newline(&mut text);
+        Self(text)
+    }
+
     /// The text itself, for the code that sends or compares it.
     pub fn expose(&self) -> &str {
         &self.0

@@ -97,10 +97,8 @@ impl ClientAuthorities {
                 format!("clients show certificates only over TLS; set {CERT_FILE} and {KEY_FILE}");
             return Err(settings.invalid(CLIENT_CA_FILE, problem));
         }
-        let certificates = tls::certificates_in(Path::new(file));
         Ok(Some(Self {
-            certificates: certificates
-                .map_err(|problem| settings.invalid(CLIENT_CA_FILE, problem))?,
+            certificates: tls::authorities(settings, CLIENT_CA_FILE)?,
             are_required,
             file: file.into(),
         }))

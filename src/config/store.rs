@@ -1,29 +1,17 @@
-//! The store: the URL that chooses it, and the settings of Redis besides its address. No message here quotes the URL as
-//! written, because it may contain a password. The store itself connects.
+//! The URL that chooses the store. No message here quotes it as written, because it may contain a password. The store
+//! itself connects.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::cluster::ClusterAddress;
-use super::error::ConfigError;
 use super::hosts;
 use super::quorum::QuorumAddress;
 use super::secret::Secret;
 use super::sentinel::SentinelAddress;
-use super::settings::{Settings, UpperBound};
-use super::tls::RedisTls;
 
 const REDIS_PORT: u16 = 6379;
-const REPLICAS_MAX: UpperBound = UpperBound(
-    100,
-    "no Redis keeps so many replicas up to date, so nothing would be granted",
-);
-const CONNECTIONS_MAX: UpperBound = UpperBound(
-    1_000,
-    "Redis itself accepts 10,000 connections of all its clients",
-);
 
 /// Where locks are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +32,7 @@ pub enum StoreUrl {
 
 impl StoreUrl {
     /// Whether the connections to Redis use TLS.
-    fn is_encrypted(&self) -> bool {
+    pub(super) fn is_encrypted(&self) -> bool {
         match self {
             Self::Memory | Self::File(_) => false,
             Self::Redis(address) => address.is_encrypted,
@@ -68,7 +56,7 @@ pub struct RedisAddress {
     pub is_encrypted: bool,
 }
 
-/// The credentials in a URL.
+/// The credentials in a URL. A user that needs no password has an empty one: `user:@`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub(super) username: Option<String>,
@@ -244,11 +232,16 @@ pub(super) fn database(number: &str) -> Result<u32, String> {
 }
 
 fn credentials(user_info: &str) -> Result<Credentials, String> {
-    let (username, password) = user_info.split_once(':').unwrap_or((user_info, ""));
-    let (username, password) = (decoded(username)?, decoded(password)?);
+    let (username, password) = match user_info.split_once(':') {
+        Some((username, password)) => (decoded(username)?, Some(decoded(password)?)),
+        None => (decoded(user_info)?, None),
+    };
+    let username = (!username.is_empty()).then_some(username);
+    // An empty one is that of a user that needs none.
+    let password = password.filter(|password| !password.is_empty() || username.is_some());
     Ok(Credentials {
-        username: (!username.is_empty()).then_some(username),
-        password: (!password.is_empty()).then(|| Secret::new(password)),
+        username,
+        password: password.map(Secret::new),
     })
 }
 
@@ -257,128 +250,4 @@ fn decoded(text: &str) -> Result<String, String> {
     decoded
         .map(String::from)
         .map_err(|_| "the credentials are not percent-encoded UTF-8".to_owned())
-}
-
-/// The settings of Redis; credentials from the URL are merged into them.
-#[derive(Debug, Clone)]
-pub struct RedisConfig {
-    /// The maximum number of connections per thread.
-    pub connections: usize,
-    /// The timeout for connecting.
-    pub connect_timeout: Duration,
-    /// The user to authenticate as.
-    pub username: Option<String>,
-    /// The password to authenticate with.
-    pub password: Option<Secret>,
-    /// The user to authenticate as at the Sentinels.
-    pub sentinel_username: Option<String>,
-    /// The password of the Sentinels.
-    pub sentinel_password: Option<Secret>,
-    /// The certificates, for a store with TLS.
-    pub tls: RedisTls,
-    /// A `maxmemory-policy` to accept besides `noeviction`.
-    pub accept_eviction_policy: Option<String>,
-    /// Whether a start on an empty Redis begins with a grace period before the first grant.
-    pub grace_on_empty_start: bool,
-    /// How often Redis is checked again.
-    pub check_interval: Duration,
-    /// How many replicas have to have a lease before it is reported.
-    pub wait_replicas: usize,
-    /// How long they may take.
-    pub wait_timeout: Duration,
-}
-
-impl RedisConfig {
-    pub(super) fn parse(
-        settings: &Settings,
-        in_url: Credentials,
-        store: &StoreUrl,
-    ) -> Result<Self, ConfigError> {
-        let name = |key| Some(settings.text(key)).filter(|name| !name.is_empty());
-        let username = name("redis.username").map(str::to_owned);
-        Ok(Self {
-            connections: settings.count("redis.connections", CONNECTIONS_MAX)?,
-            connect_timeout: settings.positive("redis.connect_timeout")?,
-            username: once(settings, "redis.username", username, in_url.username)?,
-            password: once(
-                settings,
-                "redis.password",
-                settings.secret("redis.password"),
-                in_url.password,
-            )?,
-            sentinel_username: name("redis.sentinel_username").map(str::to_owned),
-            sentinel_password: settings.secret("redis.sentinel_password"),
-            tls: RedisTls::parse(settings, store.is_encrypted())?,
-            accept_eviction_policy: eviction_policy(settings)?,
-            grace_on_empty_start: settings.boolean("redis.grace_on_empty_start")?,
-            check_interval: settings.positive("redis.check_interval")?,
-            wait_replicas: wait_replicas(settings, store)?,
-            wait_timeout: wait_timeout(settings)?,
-        })
-    }
-}
-
-/// The embedded stores have no replicas. A user who configures some would believe leases safer than they are.
-fn wait_replicas(settings: &Settings, store: &StoreUrl) -> Result<usize, ConfigError> {
-    let key = "redis.wait_replicas";
-    let replicas = settings.whole(key, REPLICAS_MAX)?;
-    let is_redis = match store {
-        StoreUrl::Memory | StoreUrl::File(_) => false,
-        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) | StoreUrl::Quorum(_) => {
-            true
-        }
-    };
-    if replicas == 0 || is_redis {
-        return Ok(replicas);
-    }
-    let problem = format!(
-        "{replicas} replicas cannot confirm, because the store {store} has no replicas; use a redis store, or 0"
-    );
-    Err(settings.invalid(key, problem))
-}
-
-/// An answer after the deadline of its operation would be worth nothing.
-fn wait_timeout(settings: &Settings) -> Result<Duration, ConfigError> {
-    let key = "redis.wait_timeout";
-    let (timeout, limit) = (
-        settings.positive(key)?,
-        settings.positive("operation_timeout")?,
-    );
-    let is_in_use = settings.whole("redis.wait_replicas", REPLICAS_MAX)? > 0;
-    match is_in_use && timeout >= limit {
-        true => Err(settings.invalid(key, "must be shorter than operation_timeout")),
-        false => Ok(timeout),
-    }
-}
-
-fn eviction_policy(settings: &Settings) -> Result<Option<String>, ConfigError> {
-    match settings.text("redis.accept_eviction_policy") {
-        "" | "noeviction" => Ok(None),
-        policy if policy.starts_with("allkeys-") || policy.starts_with("volatile-") => {
-            Ok(Some(policy.to_owned()))
-        }
-        policy => {
-            let problem = format!(
-                "\"{policy}\" is not a maxmemory-policy; write one like volatile-lru, or nothing"
-            );
-            Err(settings.invalid("redis.accept_eviction_policy", problem))
-        }
-    }
-}
-
-/// A credential may be set in the URL or under its own key, not in both: one of them would be ignored silently.
-fn once<T>(
-    settings: &Settings,
-    name: &str,
-    own: Option<T>,
-    in_url: Option<T>,
-) -> Result<Option<T>, ConfigError> {
-    if own.is_some() && in_url.is_some() {
-        let problem = format!(
-            "the store's URL ({}) has it too; give one of the two",
-            settings.origin("store")
-        );
-        return Err(settings.invalid(name, problem));
-    }
-    Ok(own.or(in_url))
 }

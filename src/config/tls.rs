@@ -5,8 +5,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::crypto::ring;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, RootCertStore};
 
 use super::error::ConfigError;
 use super::secret;
@@ -76,7 +79,7 @@ impl RedisTls {
         }
         Ok(Self {
             authorities: is_set(&CA_FILE)
-                .then(|| certificates(settings, CA_FILE))
+                .then(|| authorities(settings, CA_FILE))
                 .transpose()?,
             identity: identity(settings, CERT_FILE, KEY_FILE)?,
             server_name: server_name(settings)?,
@@ -97,6 +100,7 @@ pub(super) fn identity(
             let chain = certificates(settings, cert_file)?;
             let key = private_key_in(Path::new(settings.text(key_file)))
                 .map_err(|problem| settings.invalid(key_file, problem))?;
+            check_pair(settings, (cert_file, &chain), (key_file, &key))?;
             let key = Arc::new(key);
             return Ok(Some(TlsIdentity { chain, key }));
         }
@@ -105,6 +109,34 @@ pub(super) fn identity(
     };
     let problem = format!("a certificate and its key belong together; set {missing} too");
     Err(settings.invalid(given, problem))
+}
+
+/// Checks that both can be used, and together, as every use of them will.
+fn check_pair(
+    settings: &Settings,
+    (cert_file, chain): (&str, &[CertificateDer<'static>]),
+    (key_file, key): (&str, &PrivateKeyDer<'static>),
+) -> Result<(), ConfigError> {
+    let of = |name: &str| settings.text(name);
+    let provider = ring::default_provider();
+    let unusable = |name: &str, error: rustls::Error| {
+        settings.invalid(name, format!("{}: cannot be used: {error}", of(name)))
+    };
+    let signing = provider.key_provider.load_private_key(key.clone_key());
+    let signing = signing.map_err(|error| unusable(key_file, error))?;
+    match CertifiedKey::new(chain.to_vec(), signing).keys_match() {
+        // A key that does not show its public half cannot be compared.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            let problem = format!(
+                "{} is not the key of the certificate in {}",
+                of(key_file),
+                of(cert_file)
+            );
+            Err(settings.invalid(key_file, problem))
+        }
+        Err(error) => Err(unusable(cert_file, error)),
+    }
 }
 
 fn server_name(settings: &Settings) -> Result<Option<ServerName<'static>>, ConfigError> {
@@ -119,6 +151,25 @@ fn server_name(settings: &Settings) -> Result<Option<ServerName<'static>>, Confi
     ServerName::try_from(text.to_owned())
         .map(Some)
         .map_err(problem)
+}
+
+/// The certificates of authorities in the file that this key names.
+pub(super) fn authorities(
+    settings: &Settings,
+    name: &str,
+) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let authorities = certificates(settings, name)?;
+    let mut roots = RootCertStore::empty();
+    for authority in &authorities {
+        roots.add(authority.clone()).map_err(|error| {
+            let file = settings.text(name);
+            settings.invalid(
+                name,
+                format!("{file}: a certificate cannot be used: {error}"),
+            )
+        })?;
+    }
+    Ok(authorities)
 }
 
 fn certificates(

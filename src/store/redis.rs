@@ -69,6 +69,7 @@ use crate::domain::{
 };
 use cluster::Cluster;
 use encode::Purpose;
+pub(crate) use failure::CONNECTION_REFUSED;
 use health::{CHECK_TIMEOUT, HealthCheck};
 use listing::Snapshots;
 use node::Node;

@@ -269,7 +269,7 @@ fn the_log_names_the_store_that_cannot_be_used_without_its_password() {
     let line = log.lines().find(|line| line.contains("cannot be used"));
     let line = line.unwrap_or_else(|| panic!("{log}"));
     for part in [
-        "\"address\":\"redis://127.0.0.1:1/0\"",
+        "\"address\":\"redis://bob@127.0.0.1:1/0\"",
         "the connection was refused; the service repeats its checks, and is not ready until one succeeds",
     ] {
         assert!(line.contains(part), "{part} is not in {line}");

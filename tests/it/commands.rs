@@ -10,6 +10,7 @@ mod quotas;
 mod retries;
 mod service;
 mod tls;
+mod unwritable;
 mod watch;
 
 use std::process::Output;

@@ -297,6 +297,7 @@ fn the_environment_of_the_manifests_is_accepted() {
         "LEASEHOLD_STORE",
         "redis://leasehold@redis.example:6379/0".to_owned(),
     ));
+    variables.push(("LEASEHOLD_REDIS_PASSWORD", "only-for-trying-it".to_owned()));
     let known: Vec<_> = keys::all().iter().map(|key| key.variable()).collect();
     for (name, _) in &variables {
         assert!(known.iter().any(|variable| variable == name), "{name}");

@@ -9,10 +9,15 @@ use nix::sys::signal::Signal;
 
 use crate::process::Serving;
 
+/// A key that is as long as keys are.
+fn key_of(name: &str) -> String {
+    format!("key-of-{name:->16}")
+}
+
 fn file_with(keys: &[&str], verb: &str) -> String {
     let hashes = keys
         .iter()
-        .map(|key| format!("\"{}\"", KeyHash::of(key.as_bytes())));
+        .map(|key| format!("\"{}\"", KeyHash::of(key_of(key).as_bytes())));
     format!(
         "[principals.a]\nkeys = [{}]\nrules = [{{ prefix = \"\", verbs = [\"{verb}\"] }}]\n",
         hashes.collect::<Vec<_>>().join(", ")
@@ -31,7 +36,7 @@ fn publish(directory: &Path, version: &str, text: &str) {
 async fn status(serving: &Serving, method: reqwest::Method, path: &str, key: &str) -> u16 {
     let url = format!("{}{path}", serving.url);
     let request = reqwest::Client::new().request(method, url);
-    let answer = request.bearer_auth(key).send().await;
+    let answer = request.bearer_auth(key_of(key)).send().await;
     answer.unwrap().status().as_u16()
 }
 
@@ -134,7 +139,12 @@ async fn no_request_is_refused_while_a_key_is_changed_under_load() {
         while !*stopped.borrow() {
             let path = format!("{url}/locks/{}", *count.borrow());
             let key = *keys.borrow();
-            let answer = client.post(path).bearer_auth(key).send().await.unwrap();
+            let answer = client
+                .post(path)
+                .bearer_auth(key_of(key))
+                .send()
+                .await
+                .unwrap();
             assert_eq!(answer.status().as_u16(), 201, "{key}");
             count.send_modify(|count| *count += 1);
         }

@@ -252,3 +252,54 @@ fn the_key_of_a_command_is_that_of_its_file_at_each_request() {
     std::fs::write(file.path(), "third").unwrap();
     assert_eq!(key.current().expose(), "third");
 }
+
+/// Redis would be used as the user `default`, which may have more rights.
+#[test]
+fn a_user_without_a_password_is_refused() {
+    let load = |variables: &[(&str, &str)]| from_environment(variables);
+    for url in [
+        "redis://bob@h/0",
+        "rediss+sentinel://bob@h/primary",
+        "redis+cluster://bob@h",
+        "quorum:redis://bob@a,redis://bob@b,redis://bob@c",
+    ] {
+        let error = complaint(load(&[("LEASEHOLD_STORE", url)]));
+        let words = "environment LEASEHOLD_STORE: store: a user without a password; set redis.password_file";
+        assert!(error.contains(words) && !error.contains("bob@"), "{error}");
+        let password = ("LEASEHOLD_REDIS_PASSWORD", "p");
+        let (config, _) = load(&[("LEASEHOLD_STORE", url), password]).unwrap();
+        assert_eq!(config.redis.username.as_deref(), Some("bob"));
+    }
+    let store = ("LEASEHOLD_STORE", "redis+sentinel://h/primary");
+    let error = complaint(load(&[store, ("LEASEHOLD_REDIS_USERNAME", "bob")]));
+    assert!(
+        error.contains("redis.username: a user without a password"),
+        "{error}"
+    );
+    let error = complaint(load(&[store, ("LEASEHOLD_REDIS_SENTINEL_USERNAME", "bob")]));
+    let words =
+        "redis.sentinel_username: a user without a password; set redis.sentinel_password_file";
+    assert!(error.contains(words), "{error}");
+
+    // A user that needs none is authenticated with an empty one.
+    let (config, _) = load(&[("LEASEHOLD_STORE", "redis://bob:@h/0")]).unwrap();
+    assert_eq!(config.redis.password.unwrap().expose(), "");
+    let (config, _) = load(&[("LEASEHOLD_STORE", "redis://:@h/0")]).unwrap();
+    assert!(config.redis.username.is_none() && config.redis.password.is_none());
+}
+
+/// As a file of a secret has one, a variable that is filled from a file may have one.
+#[test]
+fn a_newline_at_the_end_of_a_variable_is_not_part_of_the_secret() {
+    let (config, _) = from_environment(&[
+        ("LEASEHOLD_STORE", "redis://h/0\n"),
+        ("LEASEHOLD_REDIS_PASSWORD", " p\n\r\n"),
+        ("LEASEHOLD_API_KEY", &format!("{KEY}\n")),
+    ])
+    .unwrap();
+    assert_eq!(config.store.to_string(), "redis://h:6379/0");
+    assert_eq!(config.redis.password.unwrap().expose(), " p\n");
+    assert!(
+        matches!(config.auth, Auth::Keys(keys) if keys.api.as_ref().unwrap().secret.expose() == KEY)
+    );
+}

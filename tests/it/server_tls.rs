@@ -243,3 +243,29 @@ async fn a_client_without_tls_is_not_served() {
     let _ = plain.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
 }
+
+#[test]
+fn a_health_check_takes_the_urls_of_the_other_commands() {
+    let authority = Authority::new();
+    let serving = start(&authority.files_for("localhost"), &[]);
+    let (_, port) = serving.url.rsplit_once(':').unwrap();
+    let (ca, url) = (authority.file(), format!("https://localhost:{port}"));
+    let check = |arguments: &[&str]| {
+        let mut command = leasehold(&[&["healthcheck"], arguments].concat());
+        command.output().unwrap()
+    };
+    assert_code(&check(&["--url", &url, "--ca-file", &ca]), 0);
+    let path = format!("{url}/readyz?verbose");
+    assert_code(&check(&["--url", &path, "--ca-file", &ca]), 0);
+    let other = Authority::new();
+    let refused = check(&["--url", &url, "--ca-file", &other.file()]);
+    assert_code(&refused, 1);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("--ca-file"), "{text}");
+
+    let plain = Serving::start(&[]);
+    let (_, port) = plain.url.rsplit_once(':').unwrap();
+    for url in [format!("localhost:{port}"), format!(":{port}/readyz")] {
+        assert_code(&check(&["--url", &url]), 0);
+    }
+}

@@ -13,7 +13,7 @@ use crate::cli::Exit;
 use crate::config::{Config, StoreUrl};
 use crate::domain::{Acquired, Attempt, Claim, LockName, LockNames, Refused, Token, duration};
 use crate::store::file::{Examination, examine, excessive_rights};
-use crate::store::redis::RedisStore;
+use crate::store::redis::{CONNECTION_REFUSED, RedisStore};
 use crate::store::{self, Finding, LockStore, StoreError};
 
 /// How often the latency is measured at least.
@@ -106,14 +106,18 @@ async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
     // Opening it was the first check. A Sentinel that is silent is reported after the second.
     store.refresh_health().await;
     let health = store.health();
+    let shown = config.redis.with_user(&config.store);
     if let Some(trouble) = health.trouble {
-        let text = format!("{}: {trouble}", config.store);
+        let is_at_one_address = matches!(config.store, StoreUrl::Redis(_));
+        let text = match is_at_one_address && trouble.contains(CONNECTION_REFUSED) {
+            true => {
+                format!("{shown}: nothing listens there; start Redis, or correct the store's URL")
+            }
+            false => format!("{shown}: {trouble}"),
+        };
         return vec![Diagnosis::error("store", text, Exit::Unreachable)];
     }
-    let mut found = vec![Diagnosis::fine(
-        "store",
-        format!("{} answers", config.store),
-    )];
+    let mut found = vec![Diagnosis::fine("store", format!("{shown} answers"))];
     found.extend(health.findings.into_iter().map(of_store));
     match trial(&store, config).await {
         Ok(diagnoses) => found.extend(diagnoses),

@@ -282,7 +282,7 @@ impl Problem {
             NotHolder::Unknown => {
                 "this lock has no lease with this token: the claim is still waiting, was never granted, was rolled back \
                  because its stream or connection closed, ended over a minute ago, or is lost with a service that was \
-                 restarted with its locks in memory"
+                 restarted with its locks in memory; or the token and the name belong to different locks"
             }
         };
         let mut refusal = Self::new(code_of(&lost.reason), detail);

@@ -19,7 +19,7 @@ use super::partitions;
 use super::redirection::Redirection;
 use super::sentinel::Sentinels;
 use super::transport::{Endpoint, Transport};
-use crate::config::{ClusterAddress, RedisAddress, RedisConfig, Secret, SentinelAddress, StoreUrl};
+use crate::config::{ClusterAddress, RedisAddress, RedisConfig, Secret, SentinelAddress};
 use crate::store::Fault;
 
 const REPLICA_OF_CLUSTER: &str =
@@ -61,7 +61,7 @@ impl Connector {
             transport: Arc::new(Transport::new(config, address.is_encrypted)?),
             target: Target::At((address.host.clone(), address.port)),
             settings: settings(address.database, &config.username, &config.password)?,
-            url: StoreUrl::Redis(address.clone()).to_string(),
+            url: config.with_user(address),
         })
     }
 
@@ -75,7 +75,7 @@ impl Connector {
             transport: Arc::new(Transport::new(config, address.is_encrypted)?),
             target: Target::By(Sentinels::new(address, of_sentinels)),
             settings: settings(address.database, &config.username, &config.password)?,
-            url: address.to_string(),
+            url: config.with_user(address),
         })
     }
 
@@ -89,13 +89,14 @@ impl Connector {
     ) -> Result<(Arc<Cluster>, Vec<Self>), Failure> {
         let transport = Arc::new(Transport::new(config, address.is_encrypted)?);
         let settings = settings(0, &config.username, &config.password)?;
+        let url = config.with_user(address);
         let of_cluster = (Arc::clone(&transport), settings.clone());
         let cluster = Arc::new(Cluster::new(address, of_cluster, config.connections));
         let of_partition = |partition| Self {
             transport: Arc::clone(&transport),
             target: Target::Of(Arc::clone(&cluster), partition),
             settings: settings.clone(),
-            url: address.to_string(),
+            url: url.clone(),
         };
         let connectors = (0..partitions::COUNT).map(of_partition).collect();
         Ok((cluster, connectors))

@@ -7,6 +7,9 @@ use super::recovery::peers;
 use super::redirection::{self, Redirection};
 use crate::store::{Fault, StoreError};
 
+/// Nothing listens at the address of a Redis.
+pub(crate) const CONNECTION_REFUSED: &str = "the connection was refused";
+
 /// Why a command has no answer.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
@@ -179,7 +182,7 @@ impl Failure {
         }
         let why = match self.fault {
             Fault::Timeout => "it did not answer in time",
-            Fault::Io if mentions("refused") => "the connection was refused",
+            Fault::Io if mentions("refused") => CONNECTION_REFUSED,
             Fault::Io if mentions("lookup") => "its host name cannot be resolved",
             Fault::Io => "there is no connection, or it broke",
             Fault::Auth if mentions("NOAUTH") => {

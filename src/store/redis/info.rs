@@ -282,14 +282,14 @@ impl ServerInfo {
             ),
             (true, false) => match &self.appendfsync {
                 Some(appendfsync) => format!(
-                    "append-only file with appendfsync {appendfsync}; set it to always, or new grants wait after a restart"
+                    "append-only file with appendfsync {appendfsync}, so new grants wait after a restart; with always they need not"
                 ),
-                None => "append-only file whose appendfsync cannot be read; allow CONFIG GET, or new grants wait after a \
-                         restart"
+                None => "append-only file whose appendfsync cannot be read, so new grants wait after a restart; with the right \
+                         to CONFIG GET they need not"
                     .to_owned(),
             },
-            (false, _) => "no append-only file; set appendonly to yes and appendfsync to always, or new grants wait \
-                           after a restart"
+            (false, _) => "no append-only file, so new grants wait after a restart; with appendonly yes and appendfsync \
+                           always they need not"
                 .to_owned(),
         };
         Finding {

@@ -59,7 +59,7 @@ fn with_hashes(text: &str) -> String {
     for line in text.lines() {
         let name = line.strip_prefix("[principals.");
         principal = name.map_or(principal, |name| name.trim_end_matches(']'));
-        let hash = KeyHash::of(principal.as_bytes()).to_string();
+        let hash = KeyHash::of(key_of(principal).as_bytes()).to_string();
         hashed.push_str(&line.replace("KEY", &hash));
         hashed.push('\n');
     }
@@ -92,7 +92,27 @@ async fn api() -> Api {
 }
 
 fn by(principal: &str, request: Call) -> Call {
-    request.header("authorization", format!("Bearer {principal}"))
+    request.header("authorization", format!("Bearer {}", key_of(principal)))
+}
+
+/// A key that is as long as keys are.
+fn key_of(principal: &str) -> String {
+    format!("key-of-{principal:->16}")
+}
+
+/// Only its hash is in the file, so nobody has checked how long it is.
+#[tokio::test]
+async fn a_key_that_could_be_guessed_is_not_accepted() {
+    let with_keys = |key: &str| {
+        let hash = KeyHash::of(key.as_bytes()).to_string();
+        let of_root = format!("[principals.root]\nkeys = [\"{hash}\"]");
+        FILE.replace("[principals.root]\nkeys = [\"KEY\"]", &of_root)
+    };
+    for (key, status) in [("fifteen-letters", 401), ("sixteen--letters", 200)] {
+        let api = api_with(&ring(&with_keys(key))).await;
+        let request = get("/locks/a").header("authorization", format!("Bearer {key}"));
+        assert_eq!(api.send(request).await.status, status, "{key}");
+    }
 }
 
 /// The response to a request that the service permits is anything but 403.

@@ -94,7 +94,23 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
     assert_found(&lacking, "store", "error", "may not run evalsha");
     let silent = doctor(&["--store", "redis://127.0.0.1:1"], &[]);
     assert_code(&silent, 69);
-    assert_found(&silent, "store", "error", "the connection was refused");
+    let words =
+        "redis://127.0.0.1:1/0: nothing listens there; start Redis, or correct the store's URL";
+    assert_found(&silent, "store", "error", words);
+}
+
+/// Without a command to authenticate it, it would be the user `default`.
+#[tokio::test]
+async fn a_user_who_needs_no_password_is_the_user_of_the_store() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let user = "ACL SETUSER plain reset on nopass ~lh:1:* &* +@all";
+    server.command(&user.split(' ').collect::<Vec<_>>()).await;
+    server.command(&["ACL", "SETUSER", "default", "off"]).await;
+    let store = format!("redis://plain:@{}", server.address());
+    let examined = doctor(&["--store", &store], &[]);
+    let shown = format!("redis://plain@{}/0 answers", server.address());
+    assert_found(&examined, "store", "ok", &shown);
+    assert_code(&examined, 0);
 }
 
 #[tokio::test]
@@ -280,7 +296,15 @@ fn the_running_service_is_asked_if_a_flag_or_the_environment_names_one() {
         assert_code(&examined, 0);
         assert_found(&examined, "service", "ok", env!("CARGO_PKG_VERSION"));
         assert_found(&examined, "key", "ok", "needs none");
+        // Nobody has configured a store here, and that service has its own.
+        let found = findings(&examined);
+        assert!(
+            found.iter().all(|(check, ..)| check != "store"),
+            "{found:?}"
+        );
     }
+    let store = doctor(&["--url", &serving.url, "--store", "memory:"], &[]);
+    assert_found(&store, "store", "ok", "memory:");
     let unready = Serving::start(&["--store", "redis://127.0.0.1:1"]);
     let examined = doctor(&[], &[("LEASEHOLD_URL", &unready.url)]);
     assert_code(&examined, 69);

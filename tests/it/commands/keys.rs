@@ -52,7 +52,40 @@ fn a_new_key_is_random_and_its_hash_is_the_one_for_the_file() {
         let hashed = output(&["keys", "hash", file.path().to_str().unwrap()]);
         assert_eq!(text(&hashed.stdout), format!("{hash}\n"));
     }
-    assert_code(&of_stdin(&["keys", "hash"], "\n"), 64);
+    assert_code(&of_stdin(&["keys", "hash"], "\n"), 78);
+    assert_code(&output(&["keys", "hash", "/nowhere/key"]), 78);
+}
+
+/// The service accepts no other key.
+#[test]
+fn a_key_that_cannot_be_one_has_no_hash() {
+    for (key, words) in [
+        ("tiny", "is shorter than 16 characters"),
+        (
+            "sixteen letters and a blank",
+            "visible ASCII without spaces",
+        ),
+        (&*"k".repeat(513), "is longer than 512 characters"),
+    ] {
+        let refused = of_stdin(&["keys", "hash"], key);
+        assert_code(&refused, 78);
+        let said = text(&refused.stderr);
+        assert!(said.contains(words) && !said.contains(key), "{said}");
+        assert_eq!(text(&refused.stdout), "");
+    }
+}
+
+#[test]
+fn a_key_that_cannot_be_printed_is_not_made() {
+    let readable = std::fs::File::open("/dev/null").unwrap();
+    let mut command = leasehold(&["keys", "new"]);
+    let made = command.stdout(readable).output().unwrap();
+    assert_code(&made, 70);
+    let said = text(&made.stderr);
+    assert!(
+        said.contains("not open for writing") && !said.contains("sha256"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -123,6 +156,13 @@ fn a_question_about_the_rules_is_answered_by_the_exit_code_too() {
             &["--name", "ordersx"],
             78,
             "billing may not acquire on ordersx\n",
+        ),
+        ("acquire", &[], 0, "billing may acquire on some locks\n"),
+        (
+            "admin",
+            &["--name", "a"],
+            78,
+            "billing may not admin on a\n",
         ),
         ("list", &[], 78, "billing may not list\n"),
         ("metrics", &[], 0, "billing may metrics\n"),

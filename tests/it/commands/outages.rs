@@ -9,6 +9,7 @@ use super::{acquired, output, printed};
 use crate::process::{Serving, leasehold};
 use crate::run::loss::Replacement;
 use crate::run::{assert_code, client};
+use crate::support::certificates::Authority;
 
 const NOWHERE: &str = "http://127.0.0.1:1";
 
@@ -137,6 +138,23 @@ fn a_service_without_tls_is_not_tried_again_with_it() {
         assert_code(&refused, 78);
         let text = String::from_utf8(refused.stderr).unwrap();
         assert!(text.contains("write http://"), "{text}");
+        assert!(!text.contains("trying"), "{text}");
+    }
+}
+
+#[test]
+fn a_service_with_tls_is_not_tried_again_without_it() {
+    let authority = Authority::new();
+    let files = authority.files_for("localhost");
+    let certificate = ["--server-tls-cert-file", &files.certificate];
+    let key = ["--server-tls-key-file", &files.key];
+    let serving = Serving::start(&[certificate, key].concat());
+    let url = serving.url.replace("https:", "http:");
+    for command in ["get", "acquire", "watch"] {
+        let refused = output(&serving, &[command, "a", "--url", &url]);
+        assert_code(&refused, 78);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(text.contains("it speaks TLS; write https://"), "{text}");
         assert!(!text.contains("trying"), "{text}");
     }
 }

@@ -118,3 +118,22 @@ fn a_server_that_forgets_its_leases_says_so() {
     let text = line["message"].as_str().unwrap();
     assert!(text.contains("leases are lost"), "{line}");
 }
+
+#[test]
+fn a_path_in_the_url_that_leads_nowhere_is_mentioned() {
+    let serving = Serving::start(&[]);
+    let url = format!("{}/team", serving.url);
+    let refused = client(&serving, &["get", "a", "--url", &url]).output();
+    let text = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(text.contains("the path /team"), "{text}");
+}
+
+#[test]
+fn a_prefix_beside_the_lock_of_a_watch_is_refused_with_what_to_write() {
+    let refused = leasehold(&["watch", "a", "--prefix", "b"])
+        .output()
+        .unwrap();
+    assert_code(&refused, 64);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("leasehold watch --prefix"), "{text}");
+}

@@ -131,7 +131,7 @@ fn a_directory_with_a_blank_at_its_ends_is_refused() {
     for url in [
         "file: /var/lib/locks",
         "file:/var/lib/locks ",
-        "file:locks\n",
+        "file:locks\n\n",
         "file: ",
     ] {
         let error = complaint(from_environment(&[("LEASEHOLD_STORE", url)]));

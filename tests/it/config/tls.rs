@@ -112,3 +112,38 @@ fn clients_may_or_must_show_a_certificate_of_an_authority() {
     let error = complaint(from_environment(&[&tls[..], &[without]].concat()));
     assert!(error.contains("has no certificate in PEM form"), "{error}");
 }
+
+#[test]
+fn a_certificate_with_the_key_of_another_one_is_refused() {
+    let authority = Authority::new();
+    let (own, other) = (
+        authority.files_for("leasehold"),
+        authority.files_for("other"),
+    );
+    let file = file(&format!(
+        "[server]\ntls_cert_file = \"{}\"\ntls_key_file = \"{}\"\n",
+        own.certificate, other.key
+    ));
+    let path = file.path().to_str().unwrap();
+    let error = complaint(from_environment(&[("LEASEHOLD_CONFIG", path)]));
+    let words = format!(
+        "{path}:3: server.tls_key_file: {} is not the key of the certificate in {}",
+        other.key, own.certificate
+    );
+    assert!(error.starts_with(&words), "{error}");
+    let swapped = [STORE, (CERT, &*own.certificate), (KEY, &*other.key)];
+    let error = complaint(from_environment(&swapped));
+    assert!(error.contains("redis.tls_key_file: "), "{error}");
+}
+
+#[test]
+fn a_certificate_that_is_no_authority_is_refused_with_its_setting() {
+    let authority = Authority::new();
+    let own = authority.files_for("leasehold");
+    let nonsense = file("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let path = nonsense.path().to_str().unwrap();
+    let tls = [(SERVER_CERT, &*own.certificate), (SERVER_KEY, &*own.key)];
+    let error = complaint(from_environment(&[&tls[..], &[(CLIENT_CA, path)]].concat()));
+    let words = format!("server.tls_client_ca_file: {path}: ");
+    assert!(error.contains(&words), "{error}");
+}

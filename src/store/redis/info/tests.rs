@@ -85,12 +85,12 @@ fn only_an_append_only_file_that_is_always_synced_is_durable() {
 fn what_makes_new_grants_wait_after_a_restart_is_said_with_what_to_set() {
     let without_file = INFO.replace("aof_enabled:1", "aof_enabled:0");
     for (info, config, advice) in [
-        (INFO, config("everysec", "no"), "set it to always"),
-        (INFO, forbidden(), "allow CONFIG GET"),
+        (INFO, config("everysec", "no"), "with always they need not"),
+        (INFO, forbidden(), "the right to CONFIG GET"),
         (
             without_file.as_str(),
             config("always", "no"),
-            "set appendonly to yes",
+            "with appendonly yes",
         ),
     ] {
         let finding = ServerInfo::parse(info, &config).persistence_finding();

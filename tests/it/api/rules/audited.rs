@@ -9,7 +9,7 @@ use leasehold::telemetry::{LineKind, LogWriter};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::{FILE, by, install, ring};
+use super::{FILE, by, install, key_of, ring};
 use crate::api::support::{Api, Call, delete, get, post};
 use crate::support::eventually;
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
@@ -118,7 +118,7 @@ async fn of_many_refusals_the_first_of_each_principal_and_verb_have_lines() {
 /// Nobody has more lines by having two keys, and no change makes the service forget how many lines were left out.
 #[tokio::test]
 async fn refusals_are_counted_by_principal_whatever_its_key_and_its_rules_are() {
-    let second = KeyHash::of(b"second");
+    let second = KeyHash::of(key_of("second").as_bytes());
     let text = |rule: &str| {
         let of_file = "[principals.evictor]\nkeys = [\"KEY\"]\nrules = [";
         let with_second =

@@ -7,7 +7,7 @@ use leasehold::config::{KeyHash, KeysFile, PrincipalEntry};
 use leasehold::http::{Access, Failures, KeyRing, Role};
 use tokio::time::timeout;
 
-use super::{FILE, api_with, assert_permitted, by, install, ring};
+use super::{FILE, api_with, assert_permitted, by, install, key_of, ring};
 use crate::api::support::{Api, Event, EventStream, delete, get, pass, post};
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
 use crate::support::{EFFECT_TIMEOUT, eventually};
@@ -36,7 +36,7 @@ const NO_ROLES: [(Role, &str); 0] = [];
 
 /// A principal that may do everything, with these keys.
 fn with_keys(keys: &[&str]) -> Vec<PrincipalEntry> {
-    let hash = |key: &&str| format!("\"{}\"", KeyHash::of(key.as_bytes()));
+    let hash = |key: &&str| format!("\"{}\"", KeyHash::of(key_of(key).as_bytes()));
     let hashes: Vec<_> = keys.iter().map(hash).collect();
     let text = format!(
         "[principals.a]\nkeys = [{}]\nrules = [{{ prefix = \"\", verbs = [\"admin\"] }}]\n",
