@@ -167,7 +167,7 @@ impl Protocol {
             Ok(Ok(beginning)) => beginning,
             Ok(Err(error)) => {
                 let address = peer.address();
-                return tracing::debug!(peer = %address, %error, "a connection said nothing");
+                return tracing::debug!(peer = %address, %error, "a connection sent no request");
             }
             Err(_) => return self.on_silence(),
         };

@@ -56,7 +56,7 @@ impl Protocol {
                     .await;
             }
             Ok(Err(error)) => {
-                tracing::debug!(peer = %peer.address(), %error, "a connection said nothing");
+                tracing::debug!(peer = %peer.address(), %error, "a connection sent no request");
             }
             Err(_) => self.on_silence(),
         }

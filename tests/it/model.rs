@@ -5,6 +5,10 @@
 //! `model::histories` generates the steps; `model::run` runs the same history on a store and compares every answer and
 //! every view. A failing history is shrunk and saved in `model.regressions`, which is committed.
 //! `LEASEHOLD_MODEL_SEQUENCES` sets the number of histories.
+//!
+//! It runs on `memory:`, `file:`, Redis and a Redis Cluster. Sentinels only name a Redis, so they would add nothing. A quorum
+//! may refuse two claims that meet, and shows what a majority knows, so the exact answers of the model are not the only ones
+//! that are right there: it has the contract tests, `quorum::model` and the histories.
 
 mod histories;
 mod reference;

@@ -17,7 +17,8 @@
 //! A variant takes one round trip: the process proposes one token to all nodes, and a node accepts one that is above its
 //! counter and not above its clock. It is as safe, but its tokens depend on the clocks of processes: one whose clock is
 //! behind is refused by every bucket that another has used within that time. Two round trips are the price of tokens that
-//! depend on no clock; and when a majority proposes the same token, the second is left out.
+//! depend on no clock; and when a majority proposes the same token, the second is left out. The variant was not built, so the
+//! model in the tests does not have it.
 
 use std::sync::Arc;
 use std::time::Duration;

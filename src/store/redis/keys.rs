@@ -1,10 +1,12 @@
 //! Every key that Leasehold has in Redis, except those that the scripts derive from a lock's key: `lua/lease.lua` and
-//! `lua/queue.lua` describe them. No other file builds keys.
+//! `lua/queue.lua` describe them, and build them for most scripts. The fast paths of `acquire.lua` and `release.lua` run
+//! before these functions are defined, and build some of them again; `primary.lua` builds a key that never exists. No other
+//! file builds keys.
 //!
-//! `lh:1:` is the schema's version: another layout gets another number, and both can exist side by side. The bucket in
-//! braces is the hash tag, so all keys of a lock and its fencing counter share a slot; in a Redis Cluster, all buckets of
-//! a partition have the same one. Nothing that a client chooses precedes it, so no name can change a slot or collide
-//! with a key of another kind.
+//! `lh:1:` is the schema's version. Until the first release it stays, although layouts change (see the changelog); from then
+//! on another layout gets another number, and both can exist side by side. The bucket in braces is the hash tag, so all keys
+//! of a lock and its fencing counter share a slot; in a Redis Cluster, all buckets of a partition have the same one. Nothing
+//! that a client chooses precedes it, so no name can change a slot or collide with a key of another kind.
 
 use super::{partitions, record};
 use crate::domain::{Bucket, ClaimDigest, LeaseQuota, LockName};

@@ -28,7 +28,7 @@ pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malforme
     }
 }
 
-/// The fields that `lease_in` returns.
+/// The fields that `lease_fields` in `lua/record.lua` returns.
 pub(super) fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
     let fence = Fence::new(reply.number()?).ok_or(Malformed)?;
     let (acquired_ms, until_ms) = (reply.number()?, reply.number()?);

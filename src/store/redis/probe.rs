@@ -1,7 +1,7 @@
 //! While Redis is known to be down, requests are refused at once, and one probe finds out when it is back.
 //!
-//! A request rides out a short interruption with retries until its deadline. But once Redis has been silent for as long
-//! as a request may take, the next requests would only wait in vain, all of them, and hold what they need in memory.
+//! During a short interruption, a request is retried until its deadline. But once Redis has been silent for as long as a
+//! request may take, the next requests would all wait until they fail, and hold what they need in memory meanwhile.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Exhaustive model checking of a grant by majority: three nodes, two claims on one lock, and the steps of their requests
 //! in every order, with a node that loses its data and a clock that is ahead.
 //!
-//! A lease lasts until the next tick, and an execution ends with the second one. The model shares no code with the store, so
-//! it proves the design only. The tests also check that the properties are effective: each [`Mistake`] breaks one.
+//! A lease lasts until the next tick, and an execution ends with the second one. A request, its effect and its answer are one
+//! step: no answer is lost, and no request arrives after its claim has ended. The model shares no code with the store, so it
+//! proves the design only. The tests also check that the properties are effective: each [`Mistake`] breaks one.
 
 use std::collections::BTreeSet;
 

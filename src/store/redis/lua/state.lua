@@ -7,8 +7,8 @@ local function share_answer_room(locks)
     listed_of_lock_max = math.max(math.floor(LISTED_MAX / locks), 1)
 end
 
--- Adds a lease to those that the answer lists. The first lease without room ends the list, so that nothing more is read
--- in vain.
+-- Adds a lease to those that the answer lists. The first lease without room ends the list, so that none is read
+-- that is not listed.
 local function add_listed(leases, lease)
     listed_bytes_left = listed_bytes_left - #lease.owner - #(lease.options.metadata or '')
     if listed_bytes_left >= 0 then
