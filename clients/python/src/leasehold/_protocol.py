@@ -95,6 +95,11 @@ class Answer:
         """Whether the same request may succeed later although nothing is wrong with it."""
         return self.status in (0, 408, 429) or self.status >= 500
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the request is wrong or not allowed."""
+        return 400 <= self.status < 500 and not self.is_temporary
+
     def error(self, kind: type[LockHeld | LeaseLost | Refused | Unavailable]) -> Any:
         return kind(self.detail, code=self.code, status=self.status, problem=self.body)
 
@@ -304,7 +309,7 @@ def renewals(claim: Claim, validity: Validity) -> Steps:
                 validity.lose(answer.error(LeaseLost))
             return
         else:
-            if not answer.is_temporary:
+            if answer.is_refusal:
                 # The key is wrong now, for example. Somebody may correct that in time.
                 if validity.refusal is None:
                     text = "%s is not renewed, because the service answered %d: %s"
