@@ -73,9 +73,10 @@ func FromEnv() (*Client, error) {
 // SetAPIKey sets the key of the service. Call it before the first acquire.
 func (c *Client) SetAPIKey(key string) { c.key = constantKey(key) }
 
-// SetAPIKeyFunc sets a function that returns the key of the service. It is called for each request, by several goroutines.
-// Its error is that of an acquire; while a lease is held, the key of before is used. Call it before the first acquire.
-func (c *Client) SetAPIKeyFunc(source func() (string, error)) { c.key = &apiKey{source: source} }
+// SetAPIKeyFunc sets a function that returns the key of the service. It is called for each request, by several goroutines,
+// and has to end with its context. Its error is that of an acquire; while a lease is held, the key of before is used. Call
+// it before the first acquire.
+func (c *Client) SetAPIKeyFunc(source func(context.Context) (string, error)) { c.key = &apiKey{source: source} }
 
 // SetRetryFor sets how long an acquire repeats requests that get no useful answer, 30 s by default. Call it before the
 // first acquire.
@@ -100,7 +101,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, options ...Opti
 		return nil, err
 	}
 	// If there is no key, that is the error, and nothing has to be withdrawn.
-	if _, err := c.key.current(); err != nil {
+	if _, err := c.key.current(ctx); err != nil {
 		return nil, err
 	}
 	a := acquisition{client: c, claim: claim, begunAt: time.Now()}
@@ -155,7 +156,7 @@ func (c *Client) send(ctx context.Context, call call) answer {
 		return answer{err: err}
 	}
 	request.Header.Set("Lock-Token", call.token)
-	key, err := c.key.current()
+	key, err := c.key.current(ctx)
 	if err != nil {
 		return answer{err: err}
 	}

@@ -1,6 +1,7 @@
 package leasehold
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -36,7 +37,7 @@ func serviceURL(address string) (string, error) {
 
 // apiKey is the key of the service, which is read again for each request.
 type apiKey struct {
-	source func() (string, error)
+	source func(context.Context) (string, error)
 
 	mutex sync.Mutex
 	last  string
@@ -45,19 +46,19 @@ type apiKey struct {
 // keyFromEnv is that in the file LEASEHOLD_API_KEY_FILE, or else that of LEASEHOLD_API_KEY.
 func keyFromEnv() *apiKey {
 	if file := os.Getenv("LEASEHOLD_API_KEY_FILE"); file != "" {
-		return &apiKey{source: func() (string, error) { return readKeyFile(file) }}
+		return &apiKey{source: func(context.Context) (string, error) { return readKeyFile(file) }}
 	}
 	return constantKey(os.Getenv("LEASEHOLD_API_KEY"))
 }
 
 func constantKey(key string) *apiKey {
-	return &apiKey{source: func() (string, error) { return key, nil }}
+	return &apiKey{source: func(context.Context) (string, error) { return key, nil }}
 }
 
 // current is the key of now, or nothing for a service without keys. While it cannot be had it is the one of before, so
 // that no lease is lost meanwhile.
-func (k *apiKey) current() (string, error) {
-	key, err := k.source()
+func (k *apiKey) current(ctx context.Context) (string, error) {
+	key, err := k.source(ctx)
 	if err == nil {
 		key, err = sendable(key)
 	}

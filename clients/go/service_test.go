@@ -2,6 +2,7 @@ package leasehold
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log"
 	"net/url"
@@ -76,7 +77,7 @@ func TestAKeyMayComeFromAFunction(t *testing.T) {
 	client := server.client()
 	sealed := errors.New("the vault is sealed")
 	keys := make(chan string, 100)
-	client.SetAPIKeyFunc(func() (string, error) {
+	client.SetAPIKeyFunc(func(context.Context) (string, error) {
 		select {
 		case key := <-keys:
 			return key, nil
