@@ -43,11 +43,22 @@ impl Stage {
     }
 
     fn run(&self, script: &str, ttl_s: u32, arguments: &[&str]) -> Run {
+        self.run_with(script, ttl_s, arguments, &[])
+    }
+
+    fn run_with(
+        &self,
+        script: &str,
+        ttl_s: u32,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Run {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         let child = Command::new(examples.join(script))
             .args(arguments)
             .envs([("LEASEHOLD_URL", self.url.as_str()), ("no_proxy", "*")])
             .env("TTL_S", ttl_s.to_string())
+            .envs(variables.iter().copied())
             .current_dir(&self.directory)
             .stdin(Stdio::null())
             .process_group(0)
