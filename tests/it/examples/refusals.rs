@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::Stage;
+use super::{Run, Stage};
 use crate::process::Serving;
 
 #[tokio::test]
@@ -41,7 +41,9 @@ async fn a_key_file_comes_before_the_variable_and_may_be_replaced() {
         ("leader-election.sh", &["b", "true"]),
     ] {
         fs::write(&of_client, "0123456789abcdef0123456789abcdef\n").unwrap();
-        let status = stage.run_with(script, 30, arguments, &variables).end().await;
+        let mut command = stage.command(script, 30, arguments);
+        let mut run = Run(command.envs(variables).spawn().unwrap());
+        let status = run.end().await;
         assert_eq!(status.code(), Some(0), "{script}");
     }
 }
