@@ -2,15 +2,16 @@
 # Acquires, renews and releases a lock with curl and jq. The other examples source this file; copy it along with them.
 #
 # Settings, from the environment:
-#   LEASEHOLD_URL      the URL of the service; default http://127.0.0.1:7625
-#   LEASEHOLD_API_KEY  the API key, if the service needs one
-#   TTL_S              for how many seconds the lock outlives this machine; default 30
+#   LEASEHOLD_URL           the URL of the service; default http://127.0.0.1:7625
+#   LEASEHOLD_API_KEY_FILE  the file with the API key, if the service needs one; it is read for each request
+#   LEASEHOLD_API_KEY       the key itself, if there is no file
+#   TTL_S                   for how many seconds the lock outlives this machine; default 30
 #
 # The token is made here and not by the service. So a request whose answer was lost, or was 503 with an unknown outcome, can
 # be repeated with the same token, and finds the same claim.
 
 : "${LEASEHOLD_URL:=http://127.0.0.1:7625}" "${TTL_S:=30}"
-LEASEHOLD_URL=${LEASEHOLD_URL%/}
+LEASEHOLD_URL=${LEASEHOLD_URL%/} api_key=''
 # A lease that is renewed every third of the TTL survives a failure or two, and leaves a third in which to stop.
 renew_s=$(((TTL_S + 2) / 3))
 
@@ -21,13 +22,23 @@ new_token() {
 # Passes secrets to curl by standard input, because everybody on the machine can read its command line.
 headers() {
     echo "Lock-Token: $token"
-    [ -z "${LEASEHOLD_API_KEY-}" ] || echo "Authorization: Bearer $LEASEHOLD_API_KEY"
+    [ -z "$api_key" ] || echo "Authorization: Bearer $api_key"
+}
+
+# Sets $api_key. While its file cannot be read, it stays that of before, because the file may just be replaced.
+read_key() {
+    if [ -z "${LEASEHOLD_API_KEY_FILE-}" ]; then
+        api_key=${LEASEHOLD_API_KEY-}
+    elif in_file=$(cat "$LEASEHOLD_API_KEY_FILE") && [ -n "$in_file" ]; then
+        api_key=$in_file
+    fi
 }
 
 # request MAX_S METHOD [FIELD=VALUE...]: sends a request to $path; sets $body, and $status, which is 000 without an answer.
 request() {
     max_s=$1 method=$2
     shift 2
+    read_key
     for field; do
         set -- "$@" --data-urlencode "$field"
         shift

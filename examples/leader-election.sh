@@ -10,9 +10,10 @@
 # 4.4, curl and jq.
 #
 # Settings, from the environment:
-#   LEASEHOLD_URL      the URL of the service; default http://127.0.0.1:7625
-#   LEASEHOLD_API_KEY  the API key, if the service needs one
-#   TTL_S              for how many seconds the leadership outlives this machine; default 15
+#   LEASEHOLD_URL           the URL of the service; default http://127.0.0.1:7625
+#   LEASEHOLD_API_KEY_FILE  the file with the API key, if the service needs one; it is read for each connection
+#   LEASEHOLD_API_KEY       the key itself, if there is no file
+#   TTL_S                   for how many seconds the leadership outlives this machine; default 15
 set -uo pipefail
 # Job control gives the command its own process group, so that all of it can be stopped.
 set -m
@@ -26,7 +27,7 @@ shift
 url=${LEASEHOLD_URL:-http://127.0.0.1:7625}
 url=${url%/}/locks/$(jq -rn --arg name "$lock" '$name | @uri')
 ttl_s=${TTL_S:-15}
-work='' connection=''
+work='' connection='' api_key=''
 
 log() { echo "$0: $lock: $*" >&2; }
 member() { jq -r ".$1 // empty" 2>/dev/null; }
@@ -40,7 +41,17 @@ new_token() {
 headers() {
     echo "Lock-Token: $token"
     echo "Accept: text/event-stream"
-    [ -z "${LEASEHOLD_API_KEY-}" ] || echo "Authorization: Bearer $LEASEHOLD_API_KEY"
+    [ -z "$api_key" ] || echo "Authorization: Bearer $api_key"
+}
+
+# Sets $api_key. While its file cannot be read, it stays that of before, because the file may just be replaced.
+read_key() {
+    local in_file
+    if [ -z "${LEASEHOLD_API_KEY_FILE-}" ]; then
+        api_key=${LEASEHOLD_API_KEY-}
+    elif in_file=$(cat "$LEASEHOLD_API_KEY_FILE") && [ -n "$in_file" ]; then
+        api_key=$in_file
+    fi
 }
 
 # The command inherits the pipe that curl writes to. If this script is killed with -9, curl runs for as long as the command.
@@ -79,6 +90,7 @@ has_ended() { [ -n "$work" ] && ! kill -0 "$work" 2>/dev/null; }
 campaign() {
     local line part='' silent_s=0
     event='' problem=''
+    read_key
     exec {stream}< <(exec curl -sSN -X POST -H @<(headers) --connect-timeout 3 \
         -d "ttl=${ttl_s}s" --data-urlencode "owner=$(uname -n)" "$url")
     connection=$!

@@ -166,6 +166,9 @@ func (a answer) isTemporary() bool {
 	return a.status == 0 || a.status == 408 || a.status == 429 || a.status >= 500
 }
 
+// isRefusal says whether the request is wrong or not allowed.
+func (a answer) isRefusal() bool { return a.status/100 == 4 && !a.isTemporary() }
+
 func (a answer) error(kind error) *Error {
 	e := &Error{Kind: kind, Status: a.status, Detail: fmt.Sprintf("the service answered %d", a.status)}
 	if a.err != nil {

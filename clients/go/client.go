@@ -15,10 +15,8 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -35,18 +33,17 @@ const (
 // Client is a service and one pool of connections to it. It may be used by several goroutines.
 type Client struct {
 	http     *http.Client
-	url, key string
+	url      string
+	key      *apiKey
 	retryFor time.Duration
 }
 
-// New is a client of the service at this URL. The key is that of LEASEHOLD_API_KEY, if that is set.
+// New is a client of the service at this URL. The key is that in the file LEASEHOLD_API_KEY_FILE, which is read for each
+// request, or else that of LEASEHOLD_API_KEY, if one is set.
 func New(address string) (*Client, error) {
-	parsed, err := url.Parse(address)
+	service, err := serviceURL(address)
 	if err != nil {
 		return nil, err
-	}
-	if parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-		return nil, errors.New("leasehold: " + strconv.Quote(address) + " is no URL of HTTP")
 	}
 	dialer := net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}
 	transport := &http.Transport{
@@ -59,8 +56,8 @@ func New(address string) (*Client, error) {
 	}
 	return &Client{
 		http:     &http.Client{Transport: transport, CheckRedirect: neverRedirect},
-		url:      strings.TrimRight(address, "/"),
-		key:      os.Getenv("LEASEHOLD_API_KEY"),
+		url:      service,
+		key:      keyFromEnv(),
 		retryFor: 30 * time.Second,
 	}, nil
 }
@@ -74,7 +71,12 @@ func FromEnv() (*Client, error) {
 }
 
 // SetAPIKey sets the key of the service. Call it before the first acquire.
-func (c *Client) SetAPIKey(key string) { c.key = key }
+func (c *Client) SetAPIKey(key string) { c.key = constantKey(key) }
+
+// SetAPIKeyFunc sets a function that returns the key of the service. It is called for each request, by several goroutines,
+// and has to end with its context. Its error is that of an acquire; while a lease is held, the key of before is used. Call
+// it before the first acquire.
+func (c *Client) SetAPIKeyFunc(source func(context.Context) (string, error)) { c.key = &apiKey{source: source} }
 
 // SetRetryFor sets how long an acquire repeats requests that get no useful answer, 30 s by default. Call it before the
 // first acquire.
@@ -96,6 +98,10 @@ func (c *Client) Acquire(ctx context.Context, name string, options ...Option) (*
 func (c *Client) AcquireAll(ctx context.Context, names []string, options ...Option) (*Lease, error) {
 	claim, err := newClaim(names, options)
 	if err != nil {
+		return nil, err
+	}
+	// If there is no key, that is the error, and nothing has to be withdrawn.
+	if _, err := c.key.current(ctx); err != nil {
 		return nil, err
 	}
 	a := acquisition{client: c, claim: claim, begunAt: time.Now()}
@@ -150,8 +156,12 @@ func (c *Client) send(ctx context.Context, call call) answer {
 		return answer{err: err}
 	}
 	request.Header.Set("Lock-Token", call.token)
-	if c.key != "" {
-		request.Header.Set("Authorization", "Bearer "+c.key)
+	key, err := c.key.current(ctx)
+	if err != nil {
+		return answer{err: err}
+	}
+	if key != "" {
+		request.Header.Set("Authorization", "Bearer "+key)
 	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")

@@ -2,6 +2,9 @@ package leasehold
 
 import (
 	"context"
+	"fmt"
+	"log"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,8 +27,10 @@ type Lease struct {
 	mutex       sync.Mutex
 	grant       *grant
 	confirmedAt time.Time
-	loss        *Error
-	isReleased  bool
+	// refusal is what the service last refused a renewal with.
+	refusal    *Error
+	loss       *Error
+	isReleased bool
 	// released is closed when the release has ended, with this result.
 	released   chan struct{}
 	releaseErr error
@@ -74,7 +79,11 @@ func (l *Lease) Remaining() time.Duration {
 	left := l.grant.validFor - elapsed(l.confirmedAt)
 	if left <= 0 {
 		// It stays over, also if an answer to a renewal comes late: the lease was reported as lost.
-		l.lose(&Error{Kind: ErrLost, Code: "lease_expired", Detail: "it was not renewed in time"})
+		detail := "it was not renewed in time"
+		if l.refusal != nil {
+			detail += fmt.Sprintf(", because the service answered %d: %s", l.refusal.Status, l.refusal.Detail)
+		}
+		l.lose(&Error{Kind: ErrLost, Code: "lease_expired", Detail: detail})
 		return 0
 	}
 	return left
@@ -179,7 +188,7 @@ func (l *Lease) keep(ctx context.Context) {
 		switch {
 		case answer.status == 200 && renewed != nil:
 			l.mutex.Lock()
-			l.grant, l.confirmedAt = renewed, sentAt
+			l.grant, l.confirmedAt, l.refusal = renewed, sentAt, nil
 			l.mutex.Unlock()
 			pause = renewed.ttl/3 - elapsed(sentAt)
 		case answer.status == 409 || answer.status == 412:
@@ -188,8 +197,24 @@ func (l *Lease) keep(ctx context.Context) {
 			l.mutex.Unlock()
 			return
 		default:
+			if answer.isRefusal() {
+				l.noteRefusal(answer.error(ErrRefused))
+			}
 			pause = longer(shorter(later(answer.retryAfter), ttl/6), jittered(ttl/10))
 		}
+	}
+}
+
+// noteRefusal keeps why a renewal was refused, for example because the key is wrong now, and logs the first. Somebody may
+// correct that in time.
+func (l *Lease) noteRefusal(refusal *Error) {
+	l.mutex.Lock()
+	isFirst := l.refusal == nil
+	l.refusal = refusal
+	l.mutex.Unlock()
+	if isFirst {
+		names := strings.Join(l.claim.names, " ")
+		log.Printf("leasehold: %s is not renewed, because the service answered %d: %s", names, refusal.Status, refusal.Detail)
 	}
 }
 

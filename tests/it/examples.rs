@@ -43,16 +43,20 @@ impl Stage {
     }
 
     fn run(&self, script: &str, ttl_s: u32, arguments: &[&str]) -> Run {
+        Run(self.command(script, ttl_s, arguments).spawn().unwrap())
+    }
+
+    fn command(&self, script: &str, ttl_s: u32, arguments: &[&str]) -> Command {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        let child = Command::new(examples.join(script))
+        let mut command = Command::new(examples.join(script));
+        command
             .args(arguments)
             .envs([("LEASEHOLD_URL", self.url.as_str()), ("no_proxy", "*")])
             .env("TTL_S", ttl_s.to_string())
             .current_dir(&self.directory)
             .stdin(Stdio::null())
-            .process_group(0)
-            .spawn();
-        Run(child.unwrap())
+            .process_group(0);
+        command
     }
 
     fn path(&self, name: &str) -> PathBuf {

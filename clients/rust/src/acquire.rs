@@ -124,6 +124,8 @@ impl Acquire {
     }
 
     async fn run(self) -> Result<Lease, Error> {
+        // If there is no key, that is the error, and nothing has to be withdrawn.
+        self.service.check_key()?;
         let claim = Arc::new(Claim {
             names: self.names,
             token: self.token.unwrap_or_else(|| Uuid::new_v4().to_string()),

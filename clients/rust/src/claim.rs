@@ -91,6 +91,11 @@ impl Answer {
     pub(crate) fn is_temporary(&self) -> bool {
         matches!(self.status, 0 | 408 | 429) || self.status >= 500
     }
+
+    /// Whether the request is wrong or not allowed.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.status / 100 == 4 && !self.is_temporary()
+    }
 }
 
 impl Grant {

@@ -44,6 +44,8 @@ struct Validity {
     valid_for: Duration,
     /// When the request was sent that `valid_for` answers.
     confirmed_at: Moment,
+    /// What the service last refused a renewal with.
+    refusal: Option<Problem>,
     loss: Option<Problem>,
     is_released: bool,
 }
@@ -59,6 +61,7 @@ impl Lease {
             ttl: grant.ttl,
             valid_for: grant.valid_for,
             confirmed_at: sent_at,
+            refusal: None,
             loss: None,
             is_released: false,
         };
@@ -226,7 +229,15 @@ impl KeptLease {
             .saturating_sub(validity.confirmed_at.elapsed());
         if left.is_zero() {
             // It stays over, also if an answer to a renewal comes late: the lease was reported as lost.
-            let detail = "the lease was not renewed in time";
+            let mut detail = "the lease was not renewed in time".to_owned();
+            if let Some(Problem {
+                status,
+                detail: why,
+                ..
+            }) = &validity.refusal
+            {
+                detail += &format!(", because the service answered {status}: {why}");
+            }
             validity.loss = Some(Problem::local("lease_expired", detail));
             drop(validity);
             self.has_ended.send_replace(true);
@@ -271,14 +282,30 @@ impl KeptLease {
                     validity.ttl = grant.ttl;
                     validity.valid_for = grant.valid_for;
                     validity.confirmed_at = sent_at;
+                    validity.refusal = None;
                     pause
                 }
                 (409 | 412, _) => return self.lose(answer.into()),
-                _ => later(answer.retry_after)
-                    .min(ttl / 6)
-                    .max(jittered(ttl / 10)),
+                _ => {
+                    let asked = later(answer.retry_after).min(ttl / 6);
+                    if answer.is_refusal() {
+                        self.note_refusal(answer.into());
+                    }
+                    asked.max(jittered(ttl / 10))
+                }
             };
         }
+    }
+
+    /// The key is wrong now, for example. Somebody may correct that in time, so the first refusal is logged.
+    fn note_refusal(&self, refusal: Problem) {
+        let mut validity = self.validity();
+        if validity.refusal.is_none() {
+            let names = self.claim.names.join(" ");
+            let Problem { status, detail, .. } = &refusal;
+            log::warn!("{names} is not renewed, because the service answered {status}: {detail}");
+        }
+        validity.refusal = Some(refusal);
     }
 
     /// Whether this is the first release, which has to send it.

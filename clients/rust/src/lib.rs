@@ -19,6 +19,7 @@
 mod acquire;
 mod claim;
 mod error;
+mod key;
 mod lease;
 mod moment;
 mod service;

@@ -1,16 +1,18 @@
 //! The service: where it is, and how requests get there.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use serde_json::{Value, json};
 
 use crate::acquire::Acquire;
 use crate::claim::{Answer, Call, Claim};
 use crate::error::{Error, Problem};
+use crate::key::Key;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_FOR: Duration = Duration::from_secs(30);
@@ -23,7 +25,7 @@ pub struct Client(pub(crate) Arc<Service>);
 #[must_use = "it does nothing until it is built"]
 pub struct ClientBuilder {
     url: String,
-    api_key: Option<String>,
+    key: Option<Result<Key, String>>,
     retry_for: Duration,
     http: Option<reqwest::Client>,
 }
@@ -32,15 +34,16 @@ pub(crate) struct Service {
     http: reqwest::Client,
     /// Without a slash at its end.
     url: String,
-    authorization: Option<HeaderValue>,
+    key: Option<Key>,
     pub(crate) retry_for: Duration,
 }
 
 impl Client {
-    /// A client of the service at this URL. The key is that of `LEASEHOLD_API_KEY`, if that is set.
+    /// A client of the service at this URL. The key is that in the file `LEASEHOLD_API_KEY_FILE`, which is read for each
+    /// request, or else that of `LEASEHOLD_API_KEY`, if one is set.
     ///
     /// # Errors
-    /// The URL is none, or TLS cannot be set up.
+    /// The URL is none, the key cannot be read, or TLS cannot be set up.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::builder(url).build()
     }
@@ -56,8 +59,8 @@ impl Client {
     /// A client with other settings.
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder {
-            url: url.trim_end_matches('/').to_owned(),
-            api_key: environment("LEASEHOLD_API_KEY"),
+            url: url.to_owned(),
+            key: None,
             retry_for: RETRY_FOR,
             http: None,
         }
@@ -83,8 +86,24 @@ impl fmt::Debug for Client {
 
 impl ClientBuilder {
     /// The key of the service.
-    pub fn api_key(mut self, key: impl Into<String>) -> Self {
-        self.api_key = Some(key.into());
+    pub fn api_key(mut self, key: impl AsRef<str>) -> Self {
+        self.key = Some(Key::constant(key.as_ref()));
+        self
+    }
+
+    /// The file with the key of the service, which is read for each request.
+    pub fn api_key_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.key = Some(Key::from_file(path.into()));
+        self
+    }
+
+    /// A function that returns the key of the service. It is called for each request, and must not block. Its error ends
+    /// an acquire; while a lease is held, the key of before is used.
+    pub fn api_key_from<F>(mut self, source: F) -> Self
+    where
+        F: Fn() -> Result<String, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
+    {
+        self.key = Some(Ok(Key::from_source(Box::new(source))));
         self
     }
 
@@ -103,17 +122,12 @@ impl ClientBuilder {
     /// The client.
     ///
     /// # Errors
-    /// The URL is none, the key has characters that no header can have, or TLS cannot be set up.
+    /// The URL is none, the key cannot be read or has characters that no header can have, or TLS cannot be set up.
     pub fn build(self) -> Result<Client, Error> {
         let refused = |text: String| Error::Refused(Problem::local("", text));
-        reqwest::Url::parse(&self.url)
-            .map_err(|error| refused(format!("{:?} is no URL: {error}", self.url)))?;
-        let authorization = self.api_key.map(|key| {
-            let value = HeaderValue::from_str(&format!("Bearer {key}"));
-            let mut value = value.map_err(|_| refused("the key has strange characters".into()))?;
-            value.set_sensitive(true);
-            Ok(value)
-        });
+        let url = service_url(&self.url).map_err(refused)?;
+        let key = self.key.or_else(key_in_environment).transpose();
+        let key = key.map_err(refused)?;
         let http = match self.http {
             Some(http) => http,
             None => reqwest::Client::builder()
@@ -124,8 +138,8 @@ impl ClientBuilder {
         };
         Ok(Client(Arc::new(Service {
             http,
-            url: self.url,
-            authorization: authorization.transpose()?,
+            url,
+            key,
             retry_for: self.retry_for,
         })))
     }
@@ -147,11 +161,18 @@ impl Service {
         }
     }
 
+    /// Fails if there never was a key.
+    pub(crate) fn check_key(&self) -> Result<(), Error> {
+        let key = self.key.as_ref().map(Key::current).transpose();
+        key.map(|_| ())
+            .map_err(|problem| Error::Refused(Problem::local("", problem)))
+    }
+
     async fn exchange(&self, claim: &Claim, call: Call) -> reqwest::Result<Answer> {
         let url = format!("{}{}", self.url, call.path);
         let mut request = self.http.request(call.method, url).timeout(call.timeout);
         request = request.header("lock-token", &claim.token);
-        if let Some(authorization) = &self.authorization {
+        if let Some(Ok(authorization)) = self.key.as_ref().map(Key::current) {
             request = request.header(AUTHORIZATION, authorization);
         }
         if !call.fields.is_empty() {
@@ -166,6 +187,35 @@ impl Service {
             body: serde_json::from_slice(&response.bytes().await?).unwrap_or_default(),
         })
     }
+}
+
+/// A URL as the commands read it: without a scheme it is `http`, and without a host this machine.
+fn service_url(text: &str) -> Result<String, String> {
+    if text.starts_with("unix:") {
+        return Err(format!(
+            "{text:?} is a Unix socket; give http://localhost and a client of reqwest with `unix_socket`"
+        ));
+    }
+    let complete = match text.split_once(':') {
+        Some(("", port)) => format!("http://127.0.0.1:{port}"),
+        Some((_, port)) if port.starts_with(|first: char| first.is_ascii_digit()) => {
+            format!("http://{text}")
+        }
+        _ => text.to_owned(),
+    };
+    let url = reqwest::Url::parse(&complete).ok();
+    match url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+        Some(_) => Ok(complete.trim_end_matches('/').to_owned()),
+        None => Err(format!(
+            "{text:?} is no URL of a service; write one like http://127.0.0.1:7625"
+        )),
+    }
+}
+
+fn key_in_environment() -> Option<Result<Key, String>> {
+    let file = environment("LEASEHOLD_API_KEY_FILE");
+    file.map(|file| Key::from_file(file.into()))
+        .or_else(|| environment("LEASEHOLD_API_KEY").map(|key| Key::constant(&key)))
 }
 
 fn retry_after(headers: &HeaderMap) -> Duration {

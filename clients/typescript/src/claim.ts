@@ -77,6 +77,10 @@ export class Claim {
     options: LockOptions,
   ) {
     const { ttlMs, waitMs = Infinity, minHoldMs, maxHoldMs, lockDelayMs, token, holdCount = 1, signal: _, ...rest } = options;
+    for (const [name, ms] of Object.entries({ ttlMs, waitMs, minHoldMs, maxHoldMs, lockDelayMs })) {
+      const isDuration = ms === undefined || (typeof ms === "number" && !Number.isNaN(ms));
+      if (!isDuration) throw new TypeError(`${name} is a number of milliseconds like 30000, not ${JSON.stringify(ms)}`);
+    }
     this.token = token ?? randomUuid();
     this.waitMs = waitMs;
     this.#holdCount = holdCount;
@@ -116,6 +120,16 @@ export class Claim {
 /** Whether the same request may succeed later although nothing is wrong with it. */
 export function isTemporary({ status }: Answer): boolean {
   return status === 0 || status === 408 || status === 429 || status >= 500;
+}
+
+/** Whether the request is wrong or not allowed. */
+export function isRefusal(answer: Answer): boolean {
+  return answer.status >= 400 && answer.status < 500 && !isTemporary(answer);
+}
+
+/** What happened, for people. */
+export function detailOf({ status, body }: Answer): string {
+  return typeof body.detail === "string" ? body.detail : `the service answered ${status}`;
 }
 
 /** Nothing if the answer is not a grant of these locks. */

@@ -1,7 +1,8 @@
-import { type Answer, Claim, type ClaimRequest, isTemporary, type LockOptions, readGrant } from "./claim.js";
+import { type Answer, Claim, type ClaimRequest, detailOf, isTemporary, type LockOptions, readGrant } from "./claim.js";
 import { LeaseholdError, LeaseLostError, LockHeldError, type Problem, RefusedError, UnavailableError } from "./errors.js";
 import { Lease } from "./lease.js";
-import { later, Moment, sleep } from "./time.js";
+import { type ApiKey, environment, Key, serviceUrl } from "./service.js";
+import { before, later, Moment, sleep } from "./time.js";
 
 /** The wait of one request: shorter than what most proxies allow a request to take. */
 const POLL_MS = 25_000;
@@ -13,8 +14,11 @@ export interface ClientOptions {
    * `http://127.0.0.1:7625`.
    */
   url?: string;
-  /** The key of the service, `LEASEHOLD_API_KEY` by default. */
-  apiKey?: string;
+  /**
+   * The key of the service, or a function that returns it and is called for each request. By default it is the key in
+   * the file `LEASEHOLD_API_KEY_FILE`, which is read for each request, or else `LEASEHOLD_API_KEY`.
+   */
+  apiKey?: ApiKey;
   /** How long an acquire repeats requests that get no useful answer, 30,000 by default. */
   retryForMs?: number;
   /** Another `fetch`, for example with other settings of TLS. */
@@ -24,15 +28,14 @@ export interface ClientOptions {
 /** A service. All clients of a program share the connections of `fetch`. */
 export class Client {
   readonly #url: URL;
-  readonly #headers: Readonly<Record<string, string>>;
+  readonly #key: Key;
   readonly #retryForMs: number;
   readonly #fetch: typeof globalThis.fetch;
 
   constructor(options: ClientOptions = {}) {
     const url = options.url ?? environment("LEASEHOLD_URL") ?? globalThis.location?.origin ?? "http://127.0.0.1:7625";
-    const key = options.apiKey ?? environment("LEASEHOLD_API_KEY");
-    this.#url = new URL(url.endsWith("/") ? url : `${url}/`);
-    this.#headers = key ? { Authorization: `Bearer ${key}` } : {};
+    this.#url = serviceUrl(url);
+    this.#key = new Key(options.apiKey);
     this.#retryForMs = options.retryForMs ?? 30_000;
     this.#fetch = options.fetch ?? globalThis.fetch.bind(globalThis);
   }
@@ -45,6 +48,8 @@ export class Client {
    */
   async acquire(names: string | readonly string[], options: LockOptions = {}): Promise<Lease> {
     const claim = new Claim(typeof names === "string" ? [names] : names, options);
+    // If there is no key, that is the error, and nothing has to be withdrawn.
+    await before(this.#key.headers(), options.signal);
     const acquisition = new Acquisition(claim, this.#retryForMs, (request, signal) => this.#send(request, signal));
     return acquisition.run(options.signal);
   }
@@ -76,12 +81,14 @@ export class Client {
     const { method, path, token, fields, timeoutMs } = request;
     const hasBody = Object.keys(fields).length > 0;
     const timeout = AbortSignal.timeout(Math.max(Math.ceil(timeoutMs), 1));
+    const end = signal ? AbortSignal.any([signal, timeout]) : timeout;
     try {
+      const key = await before(this.#key.headers(), end);
       const response = await this.#fetch(new URL(path, this.#url), {
         method,
-        headers: { ...this.#headers, "Lock-Token": token, ...(hasBody && { "Content-Type": "application/json" }) },
+        headers: { ...key, "Lock-Token": token, ...(hasBody && { "Content-Type": "application/json" }) },
         body: hasBody ? JSON.stringify(fields) : null,
-        signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+        signal: end,
         // Another address must not get the token, and what it answers is no answer of the service.
         redirect: "manual",
         // A page that is closed still releases what it holds.
@@ -168,9 +175,9 @@ class Acquisition {
 
 type ErrorClass = new (message: string, code: string, status: number, problem: Problem) => LeaseholdError;
 
-function failure(Kind: ErrorClass, { status, body }: Answer): LeaseholdError {
-  const detail = typeof body.detail === "string" ? body.detail : `the service answered ${status}`;
-  return new Kind(detail, typeof body.code === "string" ? body.code : "", status, body);
+function failure(Kind: ErrorClass, answer: Answer): LeaseholdError {
+  const { status, body } = answer;
+  return new Kind(detailOf(answer), typeof body.code === "string" ? body.code : "", status, body);
 }
 
 /** The JSON object, or nothing if the answer is not from the service but from a proxy. */
@@ -187,8 +194,4 @@ function parse(text: string): Problem {
 function reason(error: unknown): string {
   const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
   return cause instanceof Error ? cause.message || cause.name : String(cause);
-}
-
-function environment(name: string): string | undefined {
-  return globalThis.process?.env?.[name] || undefined;
 }

@@ -3,3 +3,4 @@ export { Client, type ClientOptions } from "./client.js";
 export type { LockOptions } from "./claim.js";
 export { LeaseholdError, LeaseLostError, LockHeldError, RefusedError, UnavailableError, type Problem } from "./errors.js";
 export type { Lease } from "./lease.js";
+export type { ApiKey } from "./service.js";

@@ -1,4 +1,4 @@
-import { type Answer, type Claim, type ClaimRequest, type Grant, isTemporary, readGrant } from "./claim.js";
+import { type Answer, type Claim, type ClaimRequest, detailOf, type Grant, isRefusal, isTemporary, readGrant } from "./claim.js";
 import { LeaseLostError } from "./errors.js";
 import { later, Moment, sleep } from "./time.js";
 
@@ -15,6 +15,8 @@ export class Lease implements AsyncDisposable {
   readonly #stopped = new AbortController();
   #grant: Grant;
   #confirmedAt: Moment;
+  /** What the service last refused a renewal with. */
+  #refusal: string | undefined;
   #loss: LeaseLostError | undefined;
   #release: Promise<boolean> | undefined;
 
@@ -66,7 +68,10 @@ export class Lease implements AsyncDisposable {
   remainingMs(): number {
     if (this.#loss || this.#release) return 0;
     const left = this.#grant.validForMs - this.#confirmedAt.elapsedMs();
-    if (left <= 0) this.#lose(new LeaseLostError("the lease was not renewed in time", "lease_expired"));
+    if (left <= 0) {
+      const reason = this.#refusal ? `, because the service answered ${this.#refusal}` : "";
+      this.#lose(new LeaseLostError(`the lease was not renewed in time${reason}`, "lease_expired"));
+    }
     return Math.max(left, 0);
   }
 
@@ -114,15 +119,23 @@ export class Lease implements AsyncDisposable {
       if (this.remainingMs() <= 0) return;
       const grant = answer.status === 200 ? readGrant(answer.body, this.names) : undefined;
       if (grant) {
-        [this.#grant, this.#confirmedAt] = [grant, sentAt];
+        [this.#grant, this.#confirmedAt, this.#refusal] = [grant, sentAt, undefined];
         pause = grant.ttlMs / 3 - sentAt.elapsedMs();
       } else if (answer.status === 409 || answer.status === 412) {
         return this.#lose(lossOf(answer));
       } else {
+        if (isRefusal(answer)) this.#noteRefusal(answer);
         const asked = Math.min(later(answer.retryAfterMs), ttlMs / 6);
         pause = Math.max(asked, (ttlMs / 10) * (0.5 + Math.random() / 2));
       }
     }
+  }
+
+  /** The key is wrong now, for example. Somebody may correct that in time, so the first refusal is logged. */
+  #noteRefusal(answer: Answer): void {
+    const isFirst = this.#refusal === undefined;
+    this.#refusal = `${answer.status}: ${detailOf(answer)}`;
+    if (isFirst) globalThis.console?.warn(`leasehold: ${this.names.join(" ")} is not renewed, because the service answered ${this.#refusal}`);
   }
 
   async #releaseOnce(): Promise<boolean> {
@@ -142,7 +155,7 @@ export class Lease implements AsyncDisposable {
   }
 }
 
-function lossOf({ status, body }: Answer): LeaseLostError {
-  const detail = typeof body.detail === "string" ? body.detail : `the service answered ${status}`;
-  return new LeaseLostError(detail, typeof body.code === "string" ? body.code : "", status, body);
+function lossOf(answer: Answer): LeaseLostError {
+  const { status, body } = answer;
+  return new LeaseLostError(detailOf(answer), typeof body.code === "string" ? body.code : "", status, body);
 }

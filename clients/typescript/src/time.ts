@@ -31,5 +31,15 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
+/** What the promise resolves to. Rejects with the reason of `signal` if it is aborted before that. */
+export function before<T>(promise: Promise<T>, signal?: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const abort = () => reject(signal?.reason);
+    if (signal?.aborted) abort();
+    signal?.addEventListener("abort", abort, { once: true });
+    promise.then(resolve, reject).finally(() => signal?.removeEventListener("abort", abort));
+  });
+}
+
 /** The same or up to a quarter more, so that many clients do not act at the same moment. */
 export const later = (ms: number): number => ms * (1 + Math.random() / 4);

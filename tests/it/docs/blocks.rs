@@ -56,7 +56,7 @@ const SCRIPTS: [&str; 14] = [
     "scripts/setup-tests",
 ];
 /// Files at places where tests may not write.
-const ELSEWHERE: [&str; 7] = [
+const ELSEWHERE: [&str; 8] = [
     "/run/secrets/redis-password",
     "/run/secrets/sentinel-password",
     "/etc/leasehold/secrets/api-key",
@@ -64,6 +64,7 @@ const ELSEWHERE: [&str; 7] = [
     "/etc/leasehold/secrets/read-key",
     "/var/lib/leasehold",
     "/etc/leasehold/keys.toml",
+    "/etc/leasehold/secrets/$key",
 ];
 
 /// Waits for streams as long as a reader needs to see that they work.

@@ -14,7 +14,8 @@ import httpx
 from ._errors import LeaseLost
 from ._options import LockOptions
 from ._protocol import Acquisition, Answer, Claim, Send, Steps, Validity, releases, renewals
-from ._sync import CONNECT_TIMEOUT, LIMITS, body_and_token, headers, read, service_url
+from ._service import ApiKey, Key, service_url
+from ._sync import CONNECT_TIMEOUT, LIMITS, body_and_headers, read
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -28,15 +29,14 @@ class AsyncClient:
     def __init__(
         self,
         url: str | None = None,
-        api_key: str | None = None,
+        api_key: ApiKey | None = None,
         *,
         retry_for: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ):
         self._retry_for = retry_for
-        self._http = httpx.AsyncClient(
-            base_url=service_url(url), headers=headers(api_key), limits=LIMITS, transport=transport
-        )
+        self._key = Key(api_key)
+        self._http = httpx.AsyncClient(base_url=service_url(url), limits=LIMITS, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,6 +55,8 @@ class AsyncClient:
         After any error, cancellation included, the claim is withdrawn.
         """
         claim = Claim(names, options)
+        # If there is no key, that is the error, and nothing has to be withdrawn.
+        self._key.headers()
         acquisition = Acquisition(claim, self._retry_for)
         try:
             validity = await self._run(acquisition.steps())
@@ -90,7 +92,7 @@ class AsyncClient:
 
     async def _send(self, step: Send) -> Answer:
         timeout = httpx.Timeout(step.timeout, connect=min(CONNECT_TIMEOUT, step.timeout))
-        request = self._http.request(step.method, step.path, timeout=timeout, **body_and_token(step))
+        request = self._http.request(step.method, step.path, timeout=timeout, **body_and_headers(step, self._key))
         try:
             # The time-outs of httpx are those of each read. This one is for the whole answer.
             response = await asyncio.wait_for(request, step.timeout)

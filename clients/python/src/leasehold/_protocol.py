@@ -6,6 +6,7 @@ each `Send`. So threads and asyncio share every decision.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -14,10 +15,14 @@ import time
 import uuid
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, NoReturn, Union
 
 from ._errors import LeaseLost, LockHeld, Refused, Unavailable
 from ._options import DURATIONS, OPTIONS, LockOptions
+from ._service import sendable
+
+log = logging.getLogger("leasehold")
 
 #: The wait of one request: shorter than what most proxies allow a request to take.
 POLL = 25.0
@@ -90,6 +95,11 @@ class Answer:
         """Whether the same request may succeed later although nothing is wrong with it."""
         return self.status in (0, 408, 429) or self.status >= 500
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the request is wrong or not allowed."""
+        return 400 <= self.status < 500 and not self.is_temporary
+
     def error(self, kind: type[LockHeld | LeaseLost | Refused | Unavailable]) -> Any:
         return kind(self.detail, code=self.code, status=self.status, problem=self.body)
 
@@ -106,8 +116,12 @@ class Claim:
             raise TypeError(f"unknown option {sorted(unknown)[0]!r}")
         if not names:
             raise TypeError("the name of a lock is missing")
+        for name in ("wait", *DURATIONS):
+            value: Any = options.get(name)
+            if value is not None and not isinstance(value, Real):
+                raise TypeError(f"{name} is in seconds: write a number like 30, not {value!r}")
         self.names = names
-        self.token = options.get("token") or str(uuid.uuid4())
+        self.token = sendable(options.get("token") or str(uuid.uuid4()), "the token")
         self.hold_count = options.get("hold_count", 1)
         self.wait = options.get("wait")
         self._fields = {name: value for name, value in options.items() if name not in ("token", "wait")}
@@ -166,6 +180,8 @@ class Validity:
         # In one attribute, so that other threads never see half of a renewal.
         self._confirmed = (grant, sent_at)
         self._process = os.getpid()
+        #: What the service last refused a renewal with.
+        self.refusal: Answer | None = None
         self.end: LeaseLost | None = None
         self.is_released = False
 
@@ -189,7 +205,10 @@ class Validity:
         if self.is_forked and not self.is_released:
             self.lose(LeaseLost("the lease belongs to the process that acquired it", code="forked"))
         elif left <= 0 and not self.is_released:
-            self.lose(LeaseLost("the lease was not renewed in time", code="lease_expired"))
+            reason = "the lease was not renewed in time"
+            if self.refusal:
+                reason += f", because the service answered {self.refusal.status}: {self.refusal.detail}"
+            self.lose(LeaseLost(reason, code="lease_expired"))
         return 0.0 if self.end or self.is_released else left
 
     def is_lost(self) -> bool:
@@ -200,6 +219,7 @@ class Validity:
         # An answer that comes when the lease is over changes nothing: the lease was reported as lost.
         if self.remaining() > 0:
             self._confirmed = (grant, sent_at)
+            self.refusal = None
 
     def lose(self, error: LeaseLost) -> None:
         # The first reason stays. A release that found the lease gone is a loss, too.
@@ -289,6 +309,12 @@ def renewals(claim: Claim, validity: Validity) -> Steps:
                 validity.lose(answer.error(LeaseLost))
             return
         else:
+            if answer.is_refusal:
+                # The key is wrong now, for example. Somebody may correct that in time.
+                if validity.refusal is None:
+                    text = "%s is not renewed, because the service answered %d: %s"
+                    log.warning(text, " ".join(claim.names), answer.status, answer.detail)
+                validity.refusal = answer
             asked = min(later(answer.retry_after or 0.0), ttl / 6)
             renew_at = now() + max(asked, ttl / 10 * random.uniform(0.5, 1.0))
 

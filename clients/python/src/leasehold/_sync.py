@@ -27,6 +27,7 @@ from ._protocol import (
     renewals,
     retry_after,
 )
+from ._service import ApiKey, Key, service_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -41,7 +42,9 @@ CONNECT_TIMEOUT = 5.0
 class Client:
     """A service and one pool of connections to it. It may be used by several threads.
 
-    `url` and `api_key` are those of LEASEHOLD_URL and LEASEHOLD_API_KEY by default, and `http://127.0.0.1:7625`.
+    `url` is that of LEASEHOLD_URL by default, and `http://127.0.0.1:7625`. `api_key` is a key, or a function that returns
+    it and is called for each request. By default the key is that in the file LEASEHOLD_API_KEY_FILE, which is read for
+    each request, or else LEASEHOLD_API_KEY.
     `retry_for` is how many seconds an acquire repeats requests that get no useful answer. `transport` is one of httpx,
     for other TLS settings or proxies.
     """
@@ -49,14 +52,15 @@ class Client:
     def __init__(
         self,
         url: str | None = None,
-        api_key: str | None = None,
+        api_key: ApiKey | None = None,
         *,
         retry_for: float = 30.0,
         transport: httpx.BaseTransport | None = None,
     ):
         self._retry_for = retry_for
+        self._key = Key(api_key)
         self._settings: dict[str, Any] = {
-            "base_url": service_url(url), "headers": headers(api_key), "limits": LIMITS, "transport": transport
+            "base_url": service_url(url), "limits": LIMITS, "transport": transport
         }
         self._http, self._process = httpx.Client(**self._settings), os.getpid()
 
@@ -77,6 +81,8 @@ class Client:
         After any error, KeyboardInterrupt included, the claim is withdrawn.
         """
         claim = Claim(names, options)
+        # If there is no key, that is the error, and nothing has to be withdrawn.
+        self._key.headers()
         acquisition = Acquisition(claim, self._retry_for)
         try:
             # A lease begins with a thread, and the system may refuse one.
@@ -117,7 +123,7 @@ class Client:
         give_up_at = now() + step.timeout
         content = bytearray()
         try:
-            with self._http.stream(step.method, step.path, timeout=timeout, **body_and_token(step)) as response:
+            with self._http.stream(step.method, step.path, timeout=timeout, **body_and_headers(step, self._key)) as response:
                 # The time-outs of httpx are those of each read. This one is for the whole answer.
                 for part in response.iter_bytes():
                     content += part
@@ -239,17 +245,8 @@ class Lease:
             self.lost._changed.set()
 
 
-def service_url(url: str | None) -> str:
-    return url or os.environ.get("LEASEHOLD_URL") or "http://127.0.0.1:7625"
-
-
-def headers(api_key: str | None) -> dict[str, str]:
-    key = api_key or os.environ.get("LEASEHOLD_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def body_and_token(step: Send) -> dict[str, Any]:
-    sent: dict[str, Any] = {"headers": {"Lock-Token": step.token}}
+def body_and_headers(step: Send, key: Key) -> dict[str, Any]:
+    sent: dict[str, Any] = {"headers": {**key.headers(), "Lock-Token": step.token}}
     if step.fields:
         sent["headers"]["Content-Type"] = "application/json"
         sent["content"] = json.dumps(step.fields)

@@ -5,4 +5,5 @@
 mod faults;
 mod hostile;
 mod scenarios;
+mod service;
 mod testbed;

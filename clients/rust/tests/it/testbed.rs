@@ -21,7 +21,7 @@ struct Testbed {
 pub(crate) struct Server {
     id: u64,
     pub(crate) url: String,
-    api_key: String,
+    pub(crate) api_key: String,
     _running: Running,
 }
 

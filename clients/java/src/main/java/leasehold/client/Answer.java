@@ -21,4 +21,9 @@ record Answer(int status, Duration retryAfter, Map<String, Object> body) {
     boolean isTemporary() {
         return status == 0 || status == 408 || status == 429 || status >= 500;
     }
+
+    /** Whether the request is wrong or not allowed. */
+    boolean isRefusal() {
+        return status / 100 == 4 && !isTemporary();
+    }
 }

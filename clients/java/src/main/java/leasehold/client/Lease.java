@@ -10,6 +10,7 @@ import java.util.concurrent.ThreadLocalRandom;
 public final class Lease implements AutoCloseable {
     private static final Duration RENEWAL_TIMEOUT_MAX = Duration.ofSeconds(10);
     private static final int RELEASE_ATTEMPTS = 3;
+    private static final System.Logger LOGGER = System.getLogger("leasehold.client");
 
     private final LeaseholdClient client;
     private final Claim claim;
@@ -18,6 +19,8 @@ public final class Lease implements AutoCloseable {
     // The following are guarded by this.
     private Grant grant;
     private Moment confirmedAt;
+    /** What the service last refused a renewal with. */
+    private Answer refusal;
     private LeaseLostException loss;
     private boolean isReleased;
     /** Completes with whether the service confirmed the release. */
@@ -69,7 +72,7 @@ public final class Lease implements AutoCloseable {
                 return left;
             }
             // It stays over, also if an answer to a renewal comes late: the lease was reported as lost.
-            expired = loss = LeaseLostException.notRenewed();
+            expired = loss = LeaseLostException.notRenewed(refusal);
         }
         report(expired);
         return Duration.ZERO;
@@ -168,6 +171,9 @@ public final class Lease implements AutoCloseable {
             } else if (answer.status() == 409 || answer.status() == 412) {
                 lose(new LeaseLostException(answer));
             } else {
+                if (answer.isRefusal()) {
+                    noteRefusal(answer);
+                }
                 Duration asked = Moment.shorter(Moment.later(answer.retryAfter()), ttl.dividedBy(6));
                 scheduleRenewal(Moment.longer(asked, Moment.jittered(ttl.dividedBy(10))));
             }
@@ -181,6 +187,21 @@ public final class Lease implements AutoCloseable {
     private synchronized void confirm(Grant renewed, Moment sentAt) {
         grant = renewed;
         confirmedAt = sentAt;
+        refusal = null;
+    }
+
+    /** The key is wrong now, for example. Somebody may correct that in time, so the first refusal is logged. */
+    private void noteRefusal(Answer answer) {
+        boolean isFirst;
+        synchronized (this) {
+            isFirst = refusal == null;
+            refusal = answer;
+        }
+        if (isFirst) {
+            String names = String.join(" ", claim.names());
+            LOGGER.log(System.Logger.Level.WARNING, () -> names + " is not renewed, because the service answered "
+                    + answer.status() + ": " + answer.detail());
+        }
     }
 
     /** Whether this is the first release, which has to send it. */

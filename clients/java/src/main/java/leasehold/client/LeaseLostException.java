@@ -17,7 +17,10 @@ public final class LeaseLostException extends LeaseholdException {
         super(message, code, 0, Map.of());
     }
 
-    static LeaseLostException notRenewed() {
-        return new LeaseLostException("the lease was not renewed in time", "lease_expired");
+    /** @param refusal what the service last refused a renewal with, or null */
+    static LeaseLostException notRenewed(Answer refusal) {
+        String reason =
+                refusal == null ? "" : ", because the service answered " + refusal.status() + ": " + refusal.detail();
+        return new LeaseLostException("the lease was not renewed in time" + reason, "lease_expired");
     }
 }

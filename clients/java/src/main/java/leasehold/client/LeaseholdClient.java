@@ -12,6 +12,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 
 /**
  * A service and one pool of connections to it. It may be used by several threads.
@@ -30,24 +31,25 @@ public final class LeaseholdClient {
     private final HttpClient http;
     /** Without a slash at its end. */
     private final String url;
-    private final String apiKey;
+    private final Service.Key key;
     private final Duration retryFor;
     /** Says when to renew; the threads of {@link #http} do the rest. */
     private final ScheduledExecutorService timer = timer();
 
     private LeaseholdClient(Builder builder) {
-        url = builder.url.replaceAll("/+$", "");
-        apiKey = builder.apiKey;
+        url = Service.url(builder.url);
+        key = builder.key == null ? Service.Key.fromEnvironment() : builder.key;
         retryFor = builder.retryFor;
         // HTTP/1.1, because a connection of HTTP/2 has a bound on the requests that wait.
         http = builder.http != null
                 ? builder.http
                 : HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(CONNECT_TIMEOUT).build();
-        // Fails at once if it is none.
-        URI.create(url + "/locks");
     }
 
-    /** A client of the service at this URL. The key is that of {@code LEASEHOLD_API_KEY}, if that is set. */
+    /**
+     * A client of the service at this URL. The key is that in the file {@code LEASEHOLD_API_KEY_FILE}, which is read for
+     * each request, or else that of {@code LEASEHOLD_API_KEY}, if one is set.
+     */
     public static LeaseholdClient create(String url) {
         return builder(url).build();
     }
@@ -68,6 +70,11 @@ public final class LeaseholdClient {
         return new LockRequest(this, List.of(names));
     }
 
+    /** Throws what is wrong with the key if there never was one. */
+    void checkKey() {
+        key.current();
+    }
+
     Duration retryFor() {
         return retryFor;
     }
@@ -84,7 +91,8 @@ public final class LeaseholdClient {
     CompletableFuture<Answer> send(Claim.Call call) {
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url + call.path()));
         request.header("Lock-Token", call.token());
-        if (apiKey != null && !apiKey.isEmpty()) {
+        String apiKey = key.current();
+        if (!apiKey.isEmpty()) {
             request.header("Authorization", "Bearer " + apiKey);
         }
         if (call.fields().isEmpty()) {
@@ -139,7 +147,7 @@ public final class LeaseholdClient {
     /** Settings of a {@link LeaseholdClient}. */
     public static final class Builder {
         private final String url;
-        private String apiKey = System.getenv("LEASEHOLD_API_KEY");
+        private Service.Key key;
         private Duration retryFor = RETRY_FOR;
         private HttpClient http;
 
@@ -147,9 +155,23 @@ public final class LeaseholdClient {
             this.url = url;
         }
 
-        /** The key of the service. */
-        public Builder apiKey(String key) {
-            apiKey = key;
+        /**
+         * The key of the service.
+         *
+         * @throws IllegalArgumentException if it has characters that no header can have
+         */
+        public Builder apiKey(String apiKey) {
+            key = Service.Key.constant(apiKey);
+            key.current();
+            return this;
+        }
+
+        /**
+         * Something that returns the key of the service. It is called for each request, by several threads, and should be
+         * quick. What it throws ends an acquire; while a lease is held, the key of before is used.
+         */
+        public Builder apiKey(Supplier<String> source) {
+            key = new Service.Key(source);
             return this;
         }
 

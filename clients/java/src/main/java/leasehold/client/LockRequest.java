@@ -113,6 +113,8 @@ public final class LockRequest {
      * @throws InterruptedException if the thread was interrupted
      */
     public Lease acquire() throws InterruptedException {
+        // If there is no key, that is the exception, and nothing has to be withdrawn.
+        client.checkKey();
         String claimed = token == null ? UUID.randomUUID().toString() : token;
         return new Acquisition(new Claim(names, claimed, holdCount, Map.copyOf(fields))).run();
     }

@@ -35,6 +35,7 @@ final class Tests {
         tests.put("many waiters do not delay a renewal", this::manyWaiters);
         tests.put("a wrong key is refused at once, and a held lock says who holds it", this::refusals);
         tests.put("JSON is read and written", this::json);
+        tests.putAll(new Keys(testbed).tests());
         tests.putAll(new Hostile(testbed).tests());
     }
 
