@@ -101,6 +101,17 @@ async fn the_socket_of_a_dead_process_is_replaced_and_that_of_another_one_is_not
     bind(&path).expect("it is free again");
 }
 
+/// A program that knows nothing of our lock file.
+#[tokio::test]
+async fn the_socket_of_another_program_is_not_replaced() {
+    let (_directory, path) = place();
+    let other = UnixListener::bind(&path).unwrap();
+    let error = bind(&path).err().expect("a program listens there");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(other);
+    bind(&path).expect("it does not listen any more");
+}
+
 #[tokio::test]
 async fn a_file_that_is_no_socket_stays_as_it_is() {
     let (_directory, path) = place();
