@@ -118,11 +118,6 @@ async fn two_primaries_that_name_each_other_are_not_asked_without_a_pause() {
     releasing.await.expect("it answers");
     let [from, to] = [&cluster.nodes[owner], &cluster.nodes[1 - owner]];
     let before = executed("asking", to).await;
-    let connections = async || {
-        let opened = to.info("stats", "total_connections_received").await;
-        opened.parse::<u64>().expect("a number")
-    };
-    let opened_before = connections().await;
     let (slot, id) = (slot.to_string(), cluster.id(1 - owner).await);
     from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id])
         .await;
@@ -132,10 +127,6 @@ async fn two_primaries_that_name_each_other_are_not_asked_without_a_pause() {
     let asked = executed("asking", to).await - before;
     // With pauses that grow there is time for less than twenty; without a pause, for hundreds.
     assert!((2..50).contains(&asked), "{asked} times: {error}");
-    // A connection whose answer is that the slot moves is as good as before.
-    let opened = connections().await - opened_before;
-    println!("opened {opened} asked {asked}");
-    assert!(opened < asked, "{opened} connections");
 }
 
 /// Otherwise a claim that comes later could get its place before.
@@ -172,58 +163,6 @@ async fn a_listing_waits_for_a_slot_that_moves_and_has_its_locks_once() {
     };
     let (listed, ()) = tokio::join!(listed(&store), moving);
     assert_eq!(listed, all_names(&held));
-}
-
-/// A scan that begins meanwhile visits one node before the lock has come there, and the other one after it has left.
-#[tokio::test]
-async fn a_listing_misses_no_lock_that_moves_after_it_was_asked_for() {
-    // For as many as a scan takes a while at each node.
-    const OTHER_KEYS: &str = "100000";
-    const FILL: &str = "for i = 1, ARGV[1] do redis.call('SET', KEYS[1] .. i, '') end";
-    let cluster = RedisCluster::start(2, RedisOptions::forgetful()).await;
-    let store = store(&cluster, NO_CHECKS).await;
-    let locks = lock_on_each(&cluster, &store).await;
-    for (number, node) in cluster.nodes.iter().enumerate() {
-        let others = tag_of(&cluster, number).await;
-        node.command(&["EVAL", FILL, "1", &others, OTHER_KEYS])
-            .await;
-    }
-    // The order of the nodes is not known, so the lock moves first to one of them and then to the other.
-    for (from, lock) in locks.iter().enumerate() {
-        granted(&store, &lasting(claim_on(lock))).await;
-        let slot = cluster.slot_of_lock(lock.as_str()).await;
-        let before = [scanned(&cluster, 0).await, scanned(&cluster, 1).await];
-        cluster.begin_move(slot, from, 1 - from).await;
-        let moving = async {
-            let give_up = Instant::now() + Duration::from_secs(1);
-            while Instant::now() < give_up
-                && (scanned(&cluster, 0).await == before[0]
-                    || scanned(&cluster, 1).await == before[1])
-            {
-                sleep(Duration::from_millis(2)).await;
-            }
-            cluster.move_keys(slot, from, 1 - from).await;
-            sleep(Duration::from_secs(1)).await;
-            cluster.end_move(slot, from, 1 - from).await;
-        };
-        let (listed, ()) = tokio::join!(listed(&store), moving);
-        assert!(listed.contains(lock), "{lock} has moved from {from}");
-    }
-}
-
-/// The beginning of keys whose slot this primary has.
-async fn tag_of(cluster: &RedisCluster, number: usize) -> String {
-    for tag in 0..1_000 {
-        let key = format!("{{other-{tag}}}:");
-        if cluster.owner(cluster.slot_of(&key).await).await == number {
-            return key;
-        }
-    }
-    panic!("no slot is at node {number}");
-}
-
-async fn scanned(cluster: &RedisCluster, number: usize) -> u64 {
-    executed("scan", &cluster.nodes[number]).await
 }
 
 /// The connections of some parts still lead to where their slots were.
