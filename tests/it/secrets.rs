@@ -1,5 +1,7 @@
 //! Authentication settings, secrets that must not be printed, and the store's URL, which may contain a secret.
 
+mod in_redis;
+
 use leasehold::config::{Auth, ClientKey, Config, Sources};
 
 use crate::config::{KEY, OTHER_KEY, complaint, environment, file, from_environment};

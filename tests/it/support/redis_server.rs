@@ -126,7 +126,8 @@ impl RedisServer {
             .expect("the file is there");
     }
 
-    fn aof(&self) -> PathBuf {
+    /// Its append-only file.
+    pub(crate) fn aof(&self) -> PathBuf {
         let directory = self.directory.path();
         let since_redis_7 = directory.join("appendonlydir/appendonly.aof.1.incr.aof");
         match since_redis_7.exists() {
