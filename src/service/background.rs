@@ -177,8 +177,21 @@ impl Request {
                 inner.metrics.store.operation("withdraw", took, &answer);
                 answer
             };
-            let uncount = Box::pin(self.uncount(rollback, deadline));
-            let ((), answer) = join(uncount, withdraw).await;
+            let answer = match self.may_be_kept_by_others() {
+                // One after the other: a later request that has the lease counts it in any case, so between the two there
+                // must be no moment in which it is not counted.
+                true => {
+                    let answer = withdraw.await;
+                    if answer.is_ok() && !self.is_held(deadline).await {
+                        Box::pin(self.uncount(rollback, deadline)).await;
+                    }
+                    answer
+                }
+                false => {
+                    let uncount = Box::pin(self.uncount(rollback, deadline));
+                    join(uncount, withdraw).await.1
+                }
+            };
             // A store that refuses may do so for as long as the lease lasts. Other requests need the slot meanwhile, even
             // if they are refused too.
             if matches!(answer, Err(StoreError::Unavailable { .. })) && rollback == Rollback::Undo {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{OPTIONAL_STEP_MAX, is_young, longest};
 use crate::domain::{
     Acquired, CountOutcome, CountStep, GrantKind, Granted, Holders, LockName, LockState, Mode,
-    Refused, Rollback, Ticket, Token, UndoneBy,
+    Refused, Rollback, Ticket, Token, UNCOUNTED_MAX, UndoneBy,
 };
 use crate::limits::LeaseBudget;
 use crate::service::acquire::Request;
@@ -131,6 +131,33 @@ impl Request {
         let keep = CountStep::Keep { undone_by, lasts };
         let claim = (self.claim.names.to_vec(), self.claim.token);
         self.inner.count_held(leases, keep, claim, &times).await;
+    }
+
+    /// Whether what this attempt was granted may be old enough that a repeated request counts it whether there is room or
+    /// not.
+    pub(in crate::service) fn may_be_kept_by_others(&self) -> bool {
+        self.slot.leases().is_some() && self.began.elapsed() > UNCOUNTED_MAX / 2
+    }
+
+    /// Whether the claim may still hold its locks, all or none.
+    pub(in crate::service) async fn is_held(&self, deadline: Instant) -> bool {
+        let Some(name) = self.claim.names.iter().next() else {
+            return false;
+        };
+        let sent = Instant::now();
+        let inspected = self.inner.store.inspect(name, deadline).await;
+        let metrics = &self.inner.metrics.store;
+        metrics.operation("inspect", sent.elapsed(), &inspected);
+        match inspected.map(|view| view.state) {
+            Ok(LockState::Held(holders)) => {
+                let is_whole = holders.listed.len() as u64 == holders.total;
+                let digest = self.claim.token.digest(name);
+                !is_whole || holders.listed.iter().any(|it| it.claim == digest)
+            }
+            Ok(LockState::Cooling { .. } | LockState::Free) => false,
+            // It is counted for as long as it would have lasted.
+            Err(_) => true,
+        }
     }
 
     /// Stops counting what this rollback ends.

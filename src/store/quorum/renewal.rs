@@ -45,12 +45,12 @@ struct RenewalPart {
     options: RenewOptions,
     deadline: Instant,
     /// Closed without a decision if it is not known whether the lease goes on.
-    decision: watch::Receiver<Decision>,
+    decision: watch::Receiver<RenewalDecision>,
 }
 
 /// What becomes of the lease at all nodes.
 #[derive(Clone, Debug)]
-enum Decision {
+enum RenewalDecision {
     Open,
     /// A majority has extended it.
     Extended(Arc<Decided>),
@@ -71,7 +71,7 @@ impl Core {
             ..change
         };
         let begun = Instant::now();
-        let (decision, decided) = watch::channel(Decision::Open);
+        let (decision, decided) = watch::channel(RenewalDecision::Open);
         let (sender, receiver) = mpsc::unbounded_channel();
         for at_node in self.nodes.in_turn(token) {
             let index = at_node.index;
@@ -95,7 +95,7 @@ impl Core {
         let majority = self.nodes.majority();
         if votes.answered().filter_map(extended).count() < majority {
             if has_ended(&votes, names) {
-                decision.send_replace(Decision::Ended);
+                decision.send_replace(RenewalDecision::Ended);
             }
             return refusal(votes);
         }
@@ -121,7 +121,7 @@ impl Core {
             self.attempts.keep(token, renewal.lease.ttl);
         }
         if let Some(decided) = self.decided((names, token, attempt), &renewals) {
-            decision.send_replace(Decision::Extended(decided));
+            decision.send_replace(RenewalDecision::Extended(decided));
         }
         Ok(Renewed::Extended(renewals))
     }
@@ -247,22 +247,22 @@ impl RenewalPart {
         let Some(_follow_up) = self.follow_ups.begin() else {
             return;
         };
-        let is_decided = |decision: &Decision| !matches!(decision, Decision::Open);
+        let is_decided = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
         let decision = self.decision.wait_for(is_decided).await;
-        let decision = decision.map_or(Decision::Open, |decision| decision.clone());
+        let decision = decision.map_or(RenewalDecision::Open, |decision| decision.clone());
         let deadline = Instant::now() + RESTORE_MAX;
         match decision {
-            Decision::Extended(decided) => {
+            RenewalDecision::Extended(decided) => {
                 let restored = restore(&self.node, &answer, &decided, deadline);
                 // If the node does not answer, the next renewal tries again.
                 let _ = answered_by(deadline, restored).await;
             }
-            Decision::Ended if matches!(answer, Ok(Renewed::Extended(_))) => {
+            RenewalDecision::Ended if matches!(answer, Ok(Renewed::Extended(_))) => {
                 let released = self.node.release(&self.names, self.token, None, deadline);
                 // If the node does not answer, the rest ends with its TTL.
                 let _ = answered_by(deadline, released).await;
             }
-            Decision::Ended | Decision::Open => {}
+            RenewalDecision::Ended | RenewalDecision::Open => {}
         }
     }
 }

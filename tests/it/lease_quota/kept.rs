@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use leasehold::domain::{Claim, LockNames, Refused, Released, RenewOptions, Renewed};
+use futures_util::future::join;
+use leasehold::domain::{
+    Claim, LockNames, Refused, Released, RenewOptions, Renewed, UNCOUNTED_MAX,
+};
 use leasehold::service::{AcquireOutcome, HoldEvent, LockService};
+use leasehold::store::memory::MemoryStore;
 use leasehold::store::{LockStore, StoreError};
 
-use super::{hold, is_free, service};
+use super::{hold, is_free, service, within_quota};
 use crate::support::eventually;
 use crate::support::fixture::{claim, deadline, hold_count, lock_of, ttl};
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
@@ -32,6 +36,40 @@ fn lasting() -> Claim {
 /// The service for a principal without a quota on the same store.
 fn without_quota(store: &Arc<ScriptedStore>) -> LockService {
     stores::service(Arc::clone(store) as Arc<dyn LockStore>)
+}
+
+/// The repeated request counts the lease late. Meanwhile it must stay counted, or another claim takes its place.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_repeated_while_its_stream_closes_leaves_no_room() {
+    let memory = Arc::new(MemoryStore::new(100_000));
+    let there = within_quota(
+        &stores::service(Arc::clone(&memory) as Arc<dyn LockStore>),
+        1,
+    );
+    let late = Fate::Delayed(Duration::from_millis(500));
+    let store = ScriptedStore::on(memory).with(Operation::CountLeases, late);
+    let here = within_quota(&stores::service(Arc::new(store) as Arc<dyn LockStore>), 1);
+    let held = lasting();
+    let mut stream = there.hold(Arc::new(held.clone()), Some(Duration::ZERO));
+    let acquired = stream.next().await;
+    assert!(
+        matches!(acquired, Some(HoldEvent::Acquired { .. })),
+        "{acquired:?}"
+    );
+    tokio::time::sleep(UNCOUNTED_MAX + Duration::from_secs(1)).await;
+    let repeating = here.acquire(Arc::new(held.clone()), Duration::ZERO);
+    let closing = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(stream);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!hold(&there, &claim()).await, "there is no room");
+    };
+    let (repeated, ()) = join(repeating, closing).await;
+    let repeated = repeated.expect("the store answers").outcome;
+    assert!(
+        matches!(repeated, AcquireOutcome::Granted(_)),
+        "{repeated:?}"
+    );
 }
 
 /// Fails unless the claim still holds and is still counted when an attempt of it has been rolled back.

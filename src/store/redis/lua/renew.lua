@@ -145,7 +145,6 @@ for _, lock in ipairs(locks) do
     answer[#answer + 1] = left_ms
     answer[#answer + 1] = closed_until(lease) - now_ms
     answer[#answer + 1] = lease_limits(lease)
-    answer[#answer + 1] = lease_fields(lease)
-    answer[#answer + 1] = lease.attempt
+    answer[#answer + 1], answer[#answer + 2] = lease_fields(lease), lease.attempt
 end
 return answer
