@@ -157,7 +157,8 @@ async fn a_listing_waits_for_a_slot_that_moves_and_has_its_locks_once() {
     let from = cluster.owner(slot).await;
     cluster.begin_move(slot, from, 1 - from).await;
     let moving = async {
-        sleep(Duration::from_millis(200)).await;
+        // Longer than all attempts to scan take, one after the other.
+        sleep(Duration::from_secs(2)).await;
         cluster.move_keys(slot, from, 1 - from).await;
         cluster.end_move(slot, from, 1 - from).await;
     };
