@@ -2,7 +2,7 @@ import java.time.Duration;
 import leasehold.client.LeaseholdClient;
 import leasehold.client.LockHeldException;
 
-/** A job that all machines start and one of them runs. It takes LEASEHOLD_URL and LEASEHOLD_API_KEY. */
+/** A job that all machines start and one of them runs. It takes LEASEHOLD_URL and LEASEHOLD_API_KEY_FILE. */
 public final class Nightly {
     public static void main(String[] arguments) throws InterruptedException {
         var client = LeaseholdClient.fromEnvironment();

@@ -1,4 +1,4 @@
-//! A job that all machines start and one of them runs. It takes `LEASEHOLD_URL` and `LEASEHOLD_API_KEY`.
+//! A job that all machines start and one of them runs. It takes `LEASEHOLD_URL` and `LEASEHOLD_API_KEY_FILE`.
 
 use std::time::Duration;
 
