@@ -76,7 +76,9 @@ func (c *Client) SetAPIKey(key string) { c.key = constantKey(key) }
 // SetAPIKeyFunc sets a function that returns the key of the service. It is called for each request, by several goroutines,
 // and has to end with its context. Its error is that of an acquire; while a lease is held, the key of before is used. Call
 // it before the first acquire.
-func (c *Client) SetAPIKeyFunc(source func(context.Context) (string, error)) { c.key = &apiKey{source: source} }
+func (c *Client) SetAPIKeyFunc(source func(context.Context) (string, error)) {
+	c.key = &apiKey{source: source}
+}
 
 // SetRetryFor sets how long an acquire repeats requests that get no useful answer, 30 s by default. Call it before the
 // first acquire.
