@@ -2,6 +2,7 @@
 
 mod blocks;
 mod links;
+mod redis_user;
 mod reference;
 pub(crate) mod shell;
 
@@ -12,13 +13,10 @@ use leasehold::config::keys;
 use leasehold::limits::Limit;
 
 use crate::process::{Serving, leasehold};
-use crate::support::redis_server::{RedisOptions, RedisServer};
 
 const METRICS_PAGE: &str = include_str!("../../docs/reference/metrics.md");
 const LIMITS_PAGE: &str = include_str!("../../docs/reference/limits.md");
-const REDIS_PAGE: &str = include_str!("../../docs/how-to/redis.md");
 const DOCKERFILE: &str = include_str!("../../Dockerfile");
-const USERS: &str = include_str!("../../k8s/overlays/dev/users.acl");
 const OVERLAY: &str = include_str!("../../k8s/overlays/dev/kustomization.yaml");
 const COMPOSE: &str = include_str!("../../compose.yaml");
 const UNIT: &str = include_str!("../../packaging/leasehold.service");
@@ -114,72 +112,6 @@ fn the_page_of_limits_has_every_limit_and_every_key_that_is_one() {
         let name = name.strip_prefix("server.").unwrap_or(name);
         assert!(LIMITS_PAGE.contains(&format!("`{name}`")), "{name}");
     }
-}
-
-/// The ACL rules of the page's Redis user, beginning with its name.
-fn user_of(page: &'static str) -> Vec<&'static str> {
-    let line = page
-        .lines()
-        .find_map(|line| line.strip_prefix("user lease"));
-    let words = line.unwrap().split(' ').skip(1);
-    words.collect()
-}
-
-#[test]
-fn the_overlay_gives_redis_users_the_rules_of_the_page() {
-    let rules = |page| {
-        let words = user_of(page).into_iter();
-        words
-            .filter(|word| !word.starts_with('>'))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(rules(USERS), rules(REDIS_PAGE));
-    let default_user = USERS.lines().next().unwrap();
-    assert!(REDIS_PAGE.contains(default_user), "{default_user}");
-}
-
-/// Runs every operation as the Redis user that the page recommends.
-#[tokio::test]
-async fn the_user_of_the_page_may_do_all_that_the_service_does() {
-    let redis = RedisServer::start(RedisOptions::default()).await;
-    let mut command = vec!["ACL", "SETUSER", "leasehold"];
-    let rules = user_of(REDIS_PAGE);
-    command.extend(&rules);
-    redis.command(&command).await;
-    let password = rules
-        .iter()
-        .find_map(|rule| rule.strip_prefix('>'))
-        .unwrap();
-    let store = format!("redis://leasehold:{password}@{}", redis.address());
-    let serving = Serving::start(&["--store", &store]);
-
-    let client = reqwest::Client::new();
-    let lock = format!("{}/locks/backup", serving.url);
-    let ask = async |request: reqwest::RequestBuilder, status: u16| {
-        let answer = request.send().await.unwrap();
-        assert_eq!(answer.status().as_u16(), status, "{answer:?}");
-        answer
-    };
-    let options = "?max_hold=1h&min_hold=10ms&lock_delay=10ms";
-    let grant = ask(client.post(format!("{lock}{options}")), 201).await;
-    let token = grant.headers()["lock-token"].to_str().unwrap().to_owned();
-    let with_token = |request: reqwest::RequestBuilder| request.header("Lock-Token", &token);
-    ask(client.post(&lock), 423).await;
-    ask(with_token(client.post(format!("{lock}?hold_count=2"))), 200).await;
-    ask(with_token(client.put(&lock)), 200).await;
-    ask(client.get(&lock), 200).await;
-    ask(client.get(format!("{}/locks", serving.url)), 200).await;
-    ask(
-        with_token(client.delete(format!("{lock}?hold_count=1"))),
-        200,
-    )
-    .await;
-    ask(with_token(client.delete(&lock)), 204).await;
-    let other = format!("{}/locks/other", serving.url);
-    ask(client.post(&other), 201).await;
-    ask(client.delete(format!("{other}?force=true")), 200).await;
-    let refused = redis.info_if_any("errorstats", "errorstat_NOPERM").await;
-    assert_eq!(refused, None);
 }
 
 /// The table that `scripts/bench` generates into a page.

@@ -110,10 +110,10 @@ async fn a_short_history_in_memory_breaks_no_promise() {
     check("--seed 1 --seconds 5 --ttl-max 3 --store memory --faults all").await;
 }
 
-/// Faults of a process with its files: it is killed, also together with what its disk had not synchronized, and pauses.
+/// Faults of a process with its files. A loss of power often finds nothing to lose, so `file::power` has it instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_on_files_breaks_no_promise() {
-    check("--seed 1 --seconds 8 --ttl-max 3 --clients 8 --store file --faults all").await;
+    check("--seed 1 --seconds 8 --ttl-max 3 --clients 8 --store file --faults kill-process,pause-process").await;
 }
 
 /// The run for `scripts/history`; it does nothing without its options.
