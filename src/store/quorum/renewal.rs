@@ -99,9 +99,10 @@ impl Core {
             }
             return refusal(votes);
         }
+        let withdrawable_by = withdrawable_by(&votes);
+        let mut renewals = self.renewals(&votes, withdrawable_by, change.ttl.is_some());
         // A lease that no attempt may roll back stays so at each node: nobody knows a random one.
-        let attempt = withdrawable_by(&votes).unwrap_or_else(Attempt::random);
-        let mut renewals = self.renewals(&votes, change.ttl.is_some());
+        let attempt = withdrawable_by.unwrap_or_else(Attempt::random);
         let fences = match agreed_fences(&votes) {
             Some(agreed) => agreed,
             None => {
@@ -128,7 +129,12 @@ impl Core {
 
     /// The renewals that a majority has carried out, as the holder is told of them, with the largest tokens that the nodes
     /// report.
-    fn renewals(&self, votes: &ByNode<Renewed>, has_new_ttl: bool) -> Vec<Renewal> {
+    fn renewals(
+        &self,
+        votes: &ByNode<Renewed>,
+        withdrawable_by: Option<Attempt>,
+        has_new_ttl: bool,
+    ) -> Vec<Renewal> {
         let (drift, majority) = (self.drift, self.nodes.majority());
         let extended: Vec<_> = votes.answered().filter_map(extended).collect();
         let largest = merge::largest(extended.iter().map(|renewals| fences(renewals)));
@@ -145,7 +151,7 @@ impl Core {
                 lease,
                 remaining_before,
                 limits: merge::limits(of_lock().map(|renewal| renewal.limits)),
-                withdrawable_by: withdrawable_by(votes),
+                withdrawable_by,
             })
         });
         merged.collect()

@@ -1,42 +1,51 @@
 //! A lease that nodes lose and get back, while streams of its claim come and go.
 
-use leasehold::domain::{Acquired, Attempt, RenewOptions, Renewed, Rollback, RollbackRight};
-use leasehold::store::{LockStore, StoreError};
+use leasehold::domain::{Acquired, Attempt, Claim, RenewOptions, Renewed, Rollback, RollbackRight};
+use leasehold::store::LockStore;
 
 use super::nodes::Process;
 use crate::support::fixture::{claim, deadline};
 
-/// Whether an attempt has got the lease, as the first one or not.
-fn is_received(answer: Result<Acquired, StoreError>) -> bool {
-    matches!(answer, Ok(Acquired::Granted(_)))
+/// A stream gets the lease, as the first one or not.
+async fn opens(process: &Process, claim: &Claim, stream: Attempt) {
+    let answer = process.fixture.attempt(claim, stream).await;
+    assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
+    process.settled().await;
+}
+
+async fn closes(process: &Process, claim: &Claim, stream: Attempt) {
+    process.fixture.close(claim, stream).await;
+    process.settled().await;
+}
+
+/// A node loses the lease that the stream has, and the next renewal of a stream finds that out.
+async fn loses(process: &Process, node: usize, claim: &Claim, stream: Attempt) {
+    let store = &process.nodes[node].store;
+    let lost = store.withdraw(claim, stream, Rollback::Close, deadline());
+    lost.await.expect("the node answers");
+    assert!(!process.held_at(claim).await.contains(&node));
+    let change = RenewOptions {
+        rollback_right: RollbackRight::AsBefore,
+        ..RenewOptions::default()
+    };
+    let quorum = &process.quorum;
+    let renewed = quorum.renew(&claim.names, claim.token, change, deadline());
+    let renewed = renewed.await.expect("a majority answers");
+    assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+    process.settled().await;
+    assert_eq!(process.held_at(claim).await, [0, 1, 2]);
 }
 
 /// The nodes have lost the lease one after the other, and got it back. A majority of them would keep the lock.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_closes_releases_the_lease_also_at_nodes_that_got_it_back() {
     let process = Process::alone();
-    let (claim, attempt) = (claim(), Attempt::random());
-    assert!(is_received(process.fixture.attempt(&claim, attempt).await));
-    process.settled().await;
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
+    let (claim, stream) = (claim(), Attempt::random());
+    opens(&process, &claim, stream).await;
     for node in [0, 1] {
-        let store = &process.nodes[node].store;
-        let lost = store.withdraw(&claim, attempt, Rollback::Close, deadline());
-        lost.await.expect("the node answers");
-        assert_eq!(process.held_at(&claim).await.len(), 2);
-        let renewed = process
-            .quorum
-            .renew(&claim.names, claim.token, change, deadline());
-        let renewed = renewed.await.expect("a majority answers");
-        assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
-        process.settled().await;
-        assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
+        loses(&process, node, &claim, stream).await;
     }
-    process.fixture.close(&claim, attempt).await;
-    process.settled().await;
+    closes(&process, &claim, stream).await;
     assert!(process.held_at(&claim).await.is_empty());
 }
 
@@ -45,32 +54,14 @@ async fn a_stream_that_closes_releases_the_lease_also_at_nodes_that_got_it_back(
 async fn a_stream_that_was_taken_over_does_not_end_a_lease_that_nodes_got_back() {
     let process = Process::alone();
     let (claim, [first, second]) = (claim(), [Attempt::random(), Attempt::random()]);
-    for attempt in [first, second] {
-        assert!(is_received(process.fixture.attempt(&claim, attempt).await));
-        process.settled().await;
-    }
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
+    opens(&process, &claim, first).await;
+    opens(&process, &claim, second).await;
     for node in [0, 1] {
-        let store = &process.nodes[node].store;
-        let lost = store.withdraw(&claim, second, Rollback::Close, deadline());
-        lost.await.expect("the node answers");
-        assert_eq!(process.held_at(&claim).await.len(), 2);
-        let renewed = process
-            .quorum
-            .renew(&claim.names, claim.token, change, deadline());
-        let renewed = renewed.await.expect("a majority answers");
-        assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
-        process.settled().await;
-        assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
+        loses(&process, node, &claim, second).await;
     }
-    process.fixture.close(&claim, first).await;
-    process.settled().await;
+    closes(&process, &claim, first).await;
     assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
-    process.fixture.close(&claim, second).await;
-    process.settled().await;
+    closes(&process, &claim, second).await;
     assert!(process.held_at(&claim).await.is_empty());
 }
 
@@ -79,27 +70,11 @@ async fn a_stream_that_was_taken_over_does_not_end_a_lease_that_nodes_got_back()
 async fn a_stream_that_was_taken_over_without_a_node_leaves_the_lease_to_a_majority() {
     let process = Process::alone();
     let (claim, [first, second]) = (claim(), [Attempt::random(), Attempt::random()]);
-    assert!(is_received(process.fixture.attempt(&claim, first).await));
-    process.settled().await;
+    opens(&process, &claim, first).await;
     process.without(&[2]);
-    assert!(is_received(process.fixture.attempt(&claim, second).await));
-    process.settled().await;
+    opens(&process, &claim, second).await;
     process.without(&[]);
-    let lost = process.nodes[1]
-        .store
-        .withdraw(&claim, second, Rollback::Close, deadline());
-    lost.await.expect("the node answers");
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
-    let renewed = process
-        .quorum
-        .renew(&claim.names, claim.token, change, deadline());
-    let renewed = renewed.await.expect("a majority answers");
-    assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
-    process.settled().await;
-    process.fixture.close(&claim, first).await;
-    process.settled().await;
+    loses(&process, 1, &claim, second).await;
+    closes(&process, &claim, first).await;
     assert_eq!(process.held_at(&claim).await, [0, 1]);
 }
