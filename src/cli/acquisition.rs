@@ -96,7 +96,8 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Waits until the lock is granted, the wait is over, or a signal asks to stop. Unless it is granted, nothing is left
-    /// in the queue, as far as the service can be reached.
+    /// in the queue, as far as the service can be reached; but a claim of a token that the caller has chosen stays, because
+    /// another command may hold the lock by it, or wait.
     pub(super) async fn acquire(
         mut self,
         signals: &mut ClientSignals,
@@ -108,11 +109,9 @@ impl<'a> Acquisition<'a> {
         let may_be_queued = match &ended {
             Ok(AcquisitionEnd::Granted(_)) => false,
             Ok(AcquisitionEnd::Stopped(_)) => true,
-            // It was refused for what it asks, so it is in no queue; and a claim with this token may hold the lock.
-            Err(ClientError::Misused(_)) => false,
             Err(_) => self.options.wait != Some(Duration::ZERO) || self.pauses.has_begun(),
         };
-        if may_be_queued {
+        if may_be_queued && self.options.token.is_none() {
             leave(self.client, &self.claim).await;
         }
         ended

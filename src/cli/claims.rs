@@ -112,6 +112,11 @@ pub(super) fn acquire(
         let Err(error) = output::write(&text) else {
             return Ok(Exit::Done);
         };
+        if options.token.is_some() {
+            return Err(ClientError::Internal(format!(
+                "cannot write the grant, but the lock is held; release it with its token: {error}"
+            )));
+        }
         // Without its token nobody can release the lock.
         let _ = client
             .send_repeatedly(&acquired.claim.release(None), Repeat::Always)

@@ -60,6 +60,21 @@ async fn an_acquisition_with_a_token_of_its_own_can_be_repeated_and_released() {
     assert_eq!(state(&serving, "a").await["state"], "free");
 }
 
+/// A script may hold the lock by this token, and repeat the command.
+#[tokio::test]
+async fn a_repeated_acquisition_that_cannot_be_written_releases_nothing() {
+    let serving = Serving::start(&[]);
+    let token = uuid::Uuid::new_v4().to_string();
+    let arguments = ["acquire", "a", "-q", "-n", "--token", &token];
+    printed(&serving, &arguments);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let repeated = client(&serving, &arguments).stdout(full).output().unwrap();
+    assert_code(&repeated, 70);
+    let said = String::from_utf8(repeated.stderr).unwrap();
+    assert!(said.contains("the lock is held"), "{said}");
+    assert_eq!(state(&serving, "a").await["state"], "held");
+}
+
 #[tokio::test]
 async fn a_claim_has_the_fields_that_the_flags_name() {
     let serving = Serving::start(&[]);
