@@ -1,5 +1,5 @@
-//! The reference pages with lists generated from the code: configuration and command line. The tests compare the text
-//! between a page's marks with the generated one; `UPDATE=1` writes it.
+//! The reference pages with lists generated from the code: configuration, command line and problems. The tests compare
+//! the text between a page's marks with the generated one; `UPDATE=1` writes it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,8 +8,10 @@ use std::path::Path;
 use clap::{Arg, Command};
 use leasehold::cli::{self, Exit};
 use leasehold::config::keys::{self, Kind, SettingKey};
+use serde_json::Value;
 
 use super::checked;
+use crate::api::support::{Api, get};
 
 /// Compares the text between `<!-- NAME: begin -->` and `<!-- NAME: end -->` with the generated block.
 #[track_caller]
@@ -51,6 +53,30 @@ fn the_page_of_the_configuration_has_every_key() {
 fn the_page_of_the_command_line_has_every_command_and_exit_code() {
     let blocks = [("commands", command_list()), ("exit codes", exit_codes())];
     assert_blocks("docs/reference/command-line.md", &blocks);
+}
+
+#[tokio::test]
+async fn the_page_of_the_problems_has_every_code() {
+    let answer = Api::new().await.send(get("/problems")).await;
+    assert_blocks(
+        "docs/reference/problems.md",
+        &[("problems", problem_list(&answer.json()))],
+    );
+}
+
+fn problem_list(answer: &Value) -> String {
+    let (mut text, mut last) = (String::new(), None);
+    for problem in answer["problems"].as_array().unwrap() {
+        let word = |field: &str| problem[field].as_str().unwrap();
+        let status = problem["status"].as_u64().unwrap();
+        if last.replace(status) != Some(status) {
+            writeln!(text, "## {status}\n").unwrap();
+        }
+        writeln!(text, "### `{}`\n\n{}.\n", word("code"), word("title")).unwrap();
+        let sentences = [word("meaning"), word("what_to_do")].join(" ");
+        writeln!(text, "{sentences}\n").unwrap();
+    }
+    text.trim_end().to_owned() + "\n"
 }
 
 fn key_list() -> String {
