@@ -2,6 +2,7 @@
 
 mod audited;
 mod changes;
+mod names;
 mod quotas;
 
 use leasehold::config::{KeyHash, KeysFile};
