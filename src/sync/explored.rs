@@ -21,8 +21,17 @@ const STEPS_MAX: usize = 100_000;
 /// For futures in an unoptimised build.
 const STACK_BYTES: usize = 512 * 1024;
 
-/// Runs the test in this many random orders of its threads. It has to start them with `shuttle`. No timer ever fires.
+/// Runs the test in this many random orders of its threads, or in as many as `LEASEHOLD_INTERLEAVINGS` says. The test has
+/// to start the threads with `shuttle`. No timer ever fires.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a knob of the tests is no configuration of the service"
+)]
 pub(crate) fn explore(orders: usize, test: impl Fn() + Send + Sync + 'static) {
+    let wanted = std::env::var("LEASEHOLD_INTERLEAVINGS");
+    let orders = wanted.map_or(orders, |number| {
+        number.parse().expect("LEASEHOLD_INTERLEAVINGS is a number")
+    });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
