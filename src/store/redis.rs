@@ -73,6 +73,7 @@ pub(crate) use failure::CONNECTION_REFUSED;
 use health::{CHECK_TIMEOUT, HealthCheck};
 use listing::Snapshots;
 use node::Node;
+use operations::AcquireScope;
 
 /// Leases in a Redis.
 pub struct RedisStore {
@@ -146,7 +147,11 @@ impl LockStore for RedisStore {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         match self.node_of(&claim.names) {
-            Some(node) => node.acquire(claim, attempt, queue_request, deadline).await,
+            Some(node) => {
+                let scope = AcquireScope::ALONE;
+                let acquiring = node.acquire(scope, claim, attempt, queue_request, deadline);
+                acquiring.await?.outcome()
+            }
             // Boxed, so that the futures of other requests need no space for it.
             None => Box::pin(self.acquire_across(claim, attempt, queue_request, deadline)).await,
         }

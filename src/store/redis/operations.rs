@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::decode::AcquireReply;
+use super::decode::ClosedFor;
 use super::encode::{Purpose, Undoing, digests};
 use super::node::{LOSSES_MAX, Node};
 use super::scripts::ScriptRequest;
@@ -24,59 +24,52 @@ pub(super) struct AcquireScope {
     pub(super) enters_queue: bool,
 }
 
-/// Of a claim whose locks are all in one place.
-const ALONE: AcquireScope = AcquireScope {
-    purpose: Purpose::Grant,
-    of_all: None,
-    enters_queue: false,
-};
+impl AcquireScope {
+    /// Of a claim whose locks are all in one place.
+    pub(super) const ALONE: Self = Self {
+        purpose: Purpose::Grant,
+        of_all: None,
+        enters_queue: false,
+    };
+}
 
-/// The answer to an acquire. Only a claim that is to be granted later gets another one than the first.
-pub(super) enum Asked {
-    Answered(Acquired),
+/// The answer to an acquire. [`Purpose::Ask`] can have another one than an outcome.
+pub(super) enum AcquireReply {
+    /// The outcome, and how long locks that were held before stay taken or closed.
+    Outcome(Acquired, Option<ClosedFor>),
     /// It is in the queues, and nothing is in its way.
     Queued(Waiting),
     /// It holds its locks; whether another attempt than this one has received them.
-    Holds {
-        is_acknowledged: bool,
-    },
+    Holds { is_acknowledged: bool },
     /// It does not wait by this request, and these conflicts are in its way.
-    Open {
+    NotQueued {
         /// The sequence number of the place that it has.
         ticket: Option<u64>,
         conflicts: Vec<Conflict>,
     },
 }
 
-/// The answer of a script to another question than it was asked.
-pub(super) fn no_answer() -> StoreError {
-    StoreError::unknown(Fault::Corrupt, "an answer to another question")
+impl AcquireReply {
+    /// The outcome for [`Purpose::Grant`], which has one.
+    pub(super) fn outcome(self) -> StoreResult<Acquired> {
+        match self {
+            Self::Outcome(acquired, _) => Ok(acquired),
+            Self::Queued(_) | Self::Holds { .. } | Self::NotQueued { .. } => Err(
+                StoreError::unknown(Fault::Corrupt, "an answer to another question"),
+            ),
+        }
+    }
 }
 
 impl Node {
     pub(super) async fn acquire(
-        &self,
-        claim: &Claim,
-        attempt: Attempt,
-        queue_request: Option<&QueueRequest>,
-        deadline: Instant,
-    ) -> StoreResult<Acquired> {
-        let acquiring = self.acquire_for(ALONE, claim, attempt, queue_request, deadline);
-        match acquiring.await? {
-            Asked::Answered(acquired) => Ok(acquired),
-            Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. } => Err(no_answer()),
-        }
-    }
-
-    /// The same, or whether the claim could be granted its locks.
-    pub(super) async fn acquire_for(
         &self,
         scope: AcquireScope,
         claim: &Claim,
         attempt: Attempt,
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreResult<Asked> {
+    ) -> StoreResult<AcquireReply> {
         let node = self;
         if node.recovery.is_refused()
             && let Some((fault, why)) = node.recovery.refusal()
@@ -113,24 +106,22 @@ impl Node {
                 Err(unanswered) => return Err(unanswered.into()),
             };
             is_ambiguous |= answered.has_lost_tries;
-            let reply = match answered.answer {
-                AcquireReply::Asked(asked) => return Ok(asked),
-                reply @ (AcquireReply::Answer(..)
-                | AcquireReply::Recovering
-                | AcquireReply::CounterRegressed
-                | AcquireReply::Late { .. }
-                | AcquireReply::Exhausted
-                | AcquireReply::Withdrawn) => reply,
+            let mut reply = match answered.answer {
+                Ok(reply) => reply,
+                Err(failure) => {
+                    node.check_loss(failure, answered.epoch)?;
+                    // The next try finds that grants wait, and a queued claim keeps waiting.
+                    continue;
+                }
             };
-            let reporting = node.report_acquired(reply, claim, answered.epoch, times);
-            if let Some(acquired) = reporting.await? {
-                let acquired = match is_ambiguous {
-                    true => node.unless_late(acquired, claim, attempt, deadline).await?,
-                    false => acquired,
-                };
-                return Ok(Asked::Answered(acquired));
+            if let AcquireReply::Outcome(acquired, closed_for) = &mut reply {
+                node.report_acquired(acquired, claim, *closed_for, answered.epoch, times)
+                    .await?;
+                if is_ambiguous {
+                    node.unless_late(acquired, claim, attempt, deadline).await?;
+                }
             }
-            // The next try finds that grants wait, and a queued claim keeps waiting.
+            return Ok(reply);
         }
         let detail = "the data are lost again and again";
         Err(StoreError::unknown(Fault::Corrupt, detail))

@@ -5,78 +5,65 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::decode::{AcquireReply, ClosedFor, ReleaseReply};
+use super::decode::{AcquireFailure, ClosedFor, ReleaseReply};
 use super::node::Node;
-use super::operations::no_answer;
 use super::reply::Reply;
 use super::scripts;
 use super::scripts::ScriptRequest;
 use crate::domain::{
     Acquired, Attempt, Claim, GrantKind, Holder, Lease, Refused, Released, Renewed, Rollback,
-    Ticket, Timestamp, Waiting,
+    Ticket, Timestamp,
 };
 use crate::store::{Fault, StoreError, StoreResult};
 
 impl Node {
-    /// Makes the answer of an acquire ready to be reported. None if it shows that data were lost; nothing was granted
-    /// then, and the claim should ask again.
+    /// Takes note if an acquire of which the script did nothing shows that data were lost; the claim should ask again then.
+    ///
+    /// # Errors
+    /// The claim is not granted for another reason, or it is unknown whether it holds.
+    pub(super) fn check_loss(&self, failure: AcquireFailure, epoch: u64) -> StoreResult<()> {
+        match failure {
+            AcquireFailure::CounterRegressed => self.recovery.declare_lost(epoch),
+            AcquireFailure::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
+                self.recovery.declare_lost(epoch);
+            }
+            // Another try of the same request may have arrived in time.
+            AcquireFailure::Late { .. } => {
+                return Err(StoreError::unknown(Fault::Timeout, "it came too late"));
+            }
+            AcquireFailure::Withdrawn => {
+                let detail = "the attempt was withdrawn";
+                return Err(StoreError::unavailable(Fault::Timeout, detail));
+            }
+            AcquireFailure::Exhausted => {
+                let detail = "the fencing counter is used up";
+                return Err(StoreError::unavailable(Fault::Corrupt, detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the outcome of an acquire over a connection of this epoch ready to be reported.
     ///
     /// # Errors
     /// It is unknown whether the claim holds, because the TTL could not be announced, or the store lost its data
-    /// meanwhile; or the store cannot grant it.
+    /// meanwhile.
     pub(super) async fn report_acquired(
-        &self,
-        reply: AcquireReply,
-        claim: &Claim,
-        epoch: u64,
-        times: [Instant; 2],
-    ) -> Result<Option<Acquired>, StoreError> {
-        match reply {
-            AcquireReply::Answer(mut acquired, closed_for) => {
-                self.report_leases(&mut acquired, claim, closed_for, epoch, times)
-                    .await?;
-                Ok(Some(acquired))
-            }
-            AcquireReply::Asked(_) => Err(no_answer()),
-            AcquireReply::Recovering => Ok(Some(Acquired::Refused(Refused::Recovering {
-                retry_in: self.recovery.grace_left().unwrap_or_default(),
-            }))),
-            AcquireReply::CounterRegressed => {
-                self.recovery.declare_lost(epoch);
-                Ok(None)
-            }
-            AcquireReply::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
-                self.recovery.declare_lost(epoch);
-                Ok(None)
-            }
-            // Another try of the same request may have arrived in time.
-            AcquireReply::Late { .. } => {
-                Err(StoreError::unknown(Fault::Timeout, "it came too late"))
-            }
-            AcquireReply::Withdrawn => {
-                let detail = "the attempt was withdrawn";
-                Err(StoreError::unavailable(Fault::Timeout, detail))
-            }
-            AcquireReply::Exhausted => {
-                let detail = "the fencing counter is used up";
-                Err(StoreError::unavailable(Fault::Corrupt, detail))
-            }
-        }
-    }
-
-    /// Prepares to report the leases of an answer over a connection of this epoch.
-    async fn report_leases(
         &self,
         acquired: &mut Acquired,
         claim: &Claim,
         closed_for: Option<ClosedFor>,
         epoch: u64,
         [sent_at, deadline]: [Instant; 2],
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let granted = match acquired {
             Acquired::Granted(granted) => granted,
             Acquired::Waiting(waiting) => {
                 waiting.ticket = self.steady(waiting.ticket);
+                return Ok(());
+            }
+            Acquired::Refused(Refused::Recovering { retry_in }) => {
+                *retry_in = self.recovery.grace_left().unwrap_or_default();
                 return Ok(());
             }
             Acquired::Superseded | Acquired::WaitExpired | Acquired::Refused(_) => return Ok(()),
@@ -300,31 +287,30 @@ impl Node {
 }
 
 impl Node {
-    /// The answer to a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
+    /// Changes the outcome of a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
     /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
     pub(super) async fn unless_late(
         &self,
-        acquired: Acquired,
+        acquired: &mut Acquired,
         claim: &Claim,
         attempt: Attempt,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
+    ) -> StoreResult<()> {
         match acquired {
-            Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
-                has_ambiguous_attempt: true,
-                ..waiting
-            })),
-            Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(acquired),
+            Acquired::Waiting(waiting) => {
+                waiting.has_ambiguous_attempt = true;
+                Ok(())
+            }
+            Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(()),
             Acquired::Refused(Refused::Ended(lost)) if lost.reason.ran_out() => {
                 let detail = "an earlier try may have been granted a lease that has expired";
                 Err(StoreError::unknown(Fault::Timeout, detail))
             }
             Acquired::Refused(_) => {
                 let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
-                match withdrawn.await {
-                    Ok(()) => Ok(acquired),
-                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
-                }
+                withdrawn
+                    .await
+                    .map_err(|error| StoreError::unknown(error.fault(), error.detail()))
             }
         }
     }
