@@ -355,7 +355,7 @@ impl LockStore for MemoryStore {
 
     /// The state keeps a count, so there is nothing to do for it.
     async fn sweep(&self) {
-        self.forget_counted();
+        self.sweep_counted().await;
     }
 
     fn traced_as(&self) -> Option<&'static str> {
