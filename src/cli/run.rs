@@ -12,7 +12,6 @@ pub(super) mod launch;
 mod messages;
 mod nested;
 pub(super) mod options;
-mod orders;
 mod processes;
 mod supervise;
 mod terminal;

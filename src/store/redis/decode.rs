@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::constants as lua;
-use super::leases::{lease, limit, state};
 use super::operations::AcquireReply;
 use super::record::{self, Packed};
 use super::reply::{InTime, Malformed, Reply};
+use super::views::{lease, limit, state};
 use crate::domain::{
     Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldLimits, Holder, Lease,
     LockName, LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused,

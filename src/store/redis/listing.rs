@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 pub(super) use snapshots::Snapshots;
 use snapshots::{Found, Snapshot};
 
+use super::cluster::{Topology, partitions};
 use super::node::Node;
 use super::scripts::ScriptRequest;
-use super::topology::Topology;
 use super::views::{self, Scanned, Shifted};
-use super::{RedisStore, keys, partitions, scripts};
+use super::{RedisStore, keys, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::pace::Pace;
 use crate::store::{Deadlines, Fault, ListQuery, StoreError, StoreResult};

@@ -21,6 +21,7 @@ use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
 use crate::backoff::Backoff;
 use crate::store::{Fault, StoreError};
+use crate::telemetry::traces::{self, SpanKind};
 
 /// The second pause between two tries, after none; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -264,5 +265,27 @@ impl Node {
     fn may_have_moved(&self, epoch: u64) {
         self.pool.connector().may_have_moved();
         self.recovery.moved(epoch);
+    }
+
+    /// Records one try of a script that began at this time, within the span of the request, by the semantic conventions of
+    /// OpenTelemetry for Redis. The span never has an argument of the command, among which are the hashes of tokens.
+    fn trace(&self, request: ScriptRequest, began: Instant, failure: Option<&Failure>) {
+        let Some(scope) = traces::current() else {
+            return;
+        };
+        scope.record(SpanKind::Client, began, |span| {
+            span.name(format!("EVALSHA {}", request.name()));
+            span.text("db.system.name", "redis");
+            span.text("db.operation.name", "EVALSHA");
+            span.text("db.stored_procedure.name", request.name());
+            if let Some((host, port)) = self.pool.connector().known_endpoint() {
+                span.text("server.address", host);
+                span.number("server.port", port);
+            }
+            if let Some(failure) = failure {
+                span.text("error.type", failure.fault.label());
+                span.fail();
+            }
+        });
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::RedisStore;
 use super::cluster::Cluster;
+use super::cluster::partitions;
 use super::connector::Connector;
 use super::failure::Failure;
 use super::keys::RedisKeys;
@@ -18,7 +20,7 @@ use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::{FleetState, QuorumPeer, Recovery};
 use super::replication::Replication;
-use super::{RedisStore, partitions, switches};
+use super::sentinel::switches;
 use crate::config::{ClusterAddress, QuorumNode, RedisAddress, RedisConfig, SentinelAddress};
 use crate::domain::Attempt;
 use crate::store::StoreError;

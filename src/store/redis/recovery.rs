@@ -10,7 +10,6 @@
 mod clock;
 mod contact;
 mod fleet;
-mod identity;
 mod longest_ttl;
 mod moving;
 mod outage;

@@ -24,10 +24,10 @@ use super::failure::{Failure, Fate};
 use super::keys::{self, RedisKeys};
 use super::pool::{Connection, Pool};
 use super::recovery::Recovery;
-use super::traces::trace_replicas;
 use crate::config::RedisConfig;
 use crate::domain::duration;
 use crate::store::{Fault, Finding, StoreError};
+use crate::telemetry::traces::{self, SpanKind};
 
 /// How much longer than `redis.wait_timeout` the answer to a `WAIT` may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -293,4 +293,20 @@ impl Replication {
             self.began_trouble.notify_one();
         }
     }
+}
+
+/// Records a wait for so many replicas that began at this time, within the span of the request.
+fn trace_replicas(replicas: u64, began: Instant, confirmed: &Result<(), StoreError>) {
+    let Some(scope) = traces::current() else {
+        return;
+    };
+    scope.record(SpanKind::Internal, began, |span| {
+        span.name("wait for the replicas");
+        let replicas = i64::try_from(replicas).unwrap_or(i64::MAX);
+        span.number("leasehold.replicas.wanted", replicas);
+        if let Err(error) = confirmed {
+            span.text("error.type", error.fault().label());
+            span.fail();
+        }
+    });
 }

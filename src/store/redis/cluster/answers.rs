@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::operations::AcquireReply;
 use crate::domain::{
     Acquired, AnswerRoom, Claim, Conflict, ConflictKind, GrantKind, Granted, LockName, LockNames,
     Mismatch, Position, Refused, Waiting,
 };
+use crate::store::redis::operations::AcquireReply;
 
 /// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
 const NEW_MS: u64 = 250;

@@ -7,11 +7,11 @@ use tokio::time::{Instant, sleep};
 
 use super::across::all_done;
 use super::answers::{PartitionAnswers, is_new, listed, merged};
-use super::encode::{Purpose, Undoing};
-use super::node::Node;
-use super::operations::{AcquireReply, AcquireScope};
 use crate::backoff::Backoff;
 use crate::domain::{Acquired, Attempt, Claim, QueueRequest, Refused, SuspendOptions};
+use crate::store::redis::encode::{Purpose, Undoing};
+use crate::store::redis::node::Node;
+use crate::store::redis::operations::{AcquireReply, AcquireScope};
 use crate::store::{StoreError, StoreResult};
 
 /// The pause before the partitions are asked again, where a claim may just be granted its locks; doubled up to

@@ -1,4 +1,7 @@
-//! What follows from whether Redis answers and connections to it can be opened, and from the time that it shows.
+//! Which Redis the connections of an epoch lead to; and what follows from whether it answers and connections to it can be
+//! opened, and from the time that it shows.
+
+use std::sync::Arc;
 
 use redis::RedisError;
 use tokio::time::Instant;
@@ -76,5 +79,23 @@ impl Recovery {
             let mut known = self.known.lock().expect(UNPOISONED);
             known.lost_epoch = known.data_epoch;
         }
+    }
+
+    /// The Redis that connections of this epoch lead to; none if they are not used any more.
+    pub(in crate::store::redis) fn run_id_at(&self, epoch: u64) -> Option<Arc<str>> {
+        let known = self.known.lock().expect(UNPOISONED);
+        let server = known.server.as_ref().filter(|_| epoch == self.epoch())?;
+        Some(Arc::from(server.run_id.as_str()))
+    }
+
+    /// Whether connections of this epoch are still used, and lead to this Redis.
+    pub(in crate::store::redis) fn is_at(&self, epoch: u64, run_id: &str) -> bool {
+        self.is_now_at(run_id) && epoch == self.epoch()
+    }
+
+    /// Whether this is the Redis that was verified last.
+    pub(in crate::store::redis) fn is_now_at(&self, run_id: &str) -> bool {
+        let known = self.known.lock().expect(UNPOISONED);
+        known.server.as_ref().is_some_and(|it| it.run_id == run_id)
     }
 }
