@@ -101,7 +101,7 @@ pub struct Config {
 
 /// Where a probe on this machine finds the server.
 #[derive(Debug)]
-pub struct Probed {
+pub struct ProbeTarget {
     /// The address for clients; with TLS, that for probes if there is one, because it has no TLS.
     pub address: ListenAddress,
     /// Whether this address is served with TLS.
@@ -142,7 +142,7 @@ impl Config {
     /// # Errors
     ///
     /// When a name is unknown, or the address does not parse.
-    pub fn probed(sources: &Sources) -> Result<Probed, ConfigError> {
+    pub fn probed(sources: &Sources) -> Result<ProbeTarget, ConfigError> {
         let settings = Settings::resolve(sources)?;
         let has_tls = server_tls::is_set(&settings);
         let admin = match has_tls {
@@ -150,11 +150,11 @@ impl Config {
             false => None,
         };
         Ok(match admin {
-            Some(address) => Probed {
+            Some(address) => ProbeTarget {
                 address,
                 has_tls: false,
             },
-            None => Probed {
+            None => ProbeTarget {
                 address: ListenAddress::parse(&settings, "listen")?,
                 has_tls,
             },

@@ -12,7 +12,9 @@ use hyper::StatusCode;
 
 use super::say::Say;
 use super::{Environment, Exit, flags};
-use crate::client::{Call, CertificateFiles, Client, NoAnswer, Repeat, ServiceAnswer, ServiceUrl};
+use crate::client::{
+    Call, CertificateFiles, Client, NoAnswer, RetryPolicy, ServiceAnswer, ServiceUrl,
+};
 use crate::config::{ClientKey, Secret, certificates_in, check_variables};
 use crate::domain::duration;
 
@@ -297,7 +299,7 @@ pub(super) fn block_on(
 pub(super) async fn ask(
     client: &mut Client,
     call: &Call,
-    repeat: Repeat,
+    repeat: RetryPolicy,
     say: Say,
 ) -> Result<ServiceAnswer, NoAnswer> {
     let url = client.url().to_string();

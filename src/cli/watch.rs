@@ -17,7 +17,7 @@ use super::say::{Say, Verbosity};
 use super::service::{self, ClientError};
 use super::{Environment, Exit, arguments, flags, views};
 use crate::client::{
-    Call, Client, EventStream, Repeat, RetryPauses, ServiceAnswer, StreamAnswer, StreamedEvent,
+    Call, Client, EventStream, RetryPauses, RetryPolicy, ServiceAnswer, StreamAnswer, StreamedEvent,
 };
 use crate::domain::{LockName, text};
 
@@ -163,7 +163,10 @@ impl LockWatch {
     async fn lock(&mut self, name: &LockName) -> Result<(Value, Instant), ClientError> {
         let asked_at = Instant::now();
         let call = Call::of_lock(Method::GET, name);
-        let answer = self.client.send_repeatedly(&call, Repeat::Always).await;
+        let answer = self
+            .client
+            .send_repeatedly(&call, RetryPolicy::Always)
+            .await;
         let answer = service::expect_success(answer, &self.client)?;
         Ok((answer.body, asked_at))
     }

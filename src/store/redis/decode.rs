@@ -73,7 +73,7 @@ pub(super) fn acquired(
         }
         lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
-            reason: mark(&reply.text()?)?,
+            reason: not_holder(&reply.text()?)?,
         })),
         lua::RECOVERING => Acquired::Refused(Refused::Recovering {
             retry_in: Duration::ZERO,
@@ -179,7 +179,7 @@ pub(super) fn renewed(
             let mut not_held = Vec::new();
             while !reply.is_read() {
                 let name = name(&mut reply, names)?;
-                let reason = mark(&reply.text()?)?;
+                let reason = not_holder(&reply.text()?)?;
                 not_held.push(NotHeld { name, reason });
             }
             Renewed::NotHolder(not_held)
@@ -225,7 +225,7 @@ pub(super) fn released(
                 Ok(Released::SteppedBack(lease(item.list()?, now)?))
             }
             lua::LEFT_QUEUE => Ok(Released::LeftQueue),
-            lua::NOT_HELD => Ok(Released::by_other(mark(&item.text()?)?)),
+            lua::NOT_HELD => Ok(Released::by_other(not_holder(&item.text()?)?)),
             _ => Err(Malformed),
         }
     });
@@ -377,7 +377,7 @@ fn leases(mut reply: Reply, closed_for: &mut Option<ClosedFor>) -> Result<Vec<Le
     Ok(leases)
 }
 
-fn mark(mark: &str) -> Result<NotHolder, Malformed> {
+fn not_holder(mark: &str) -> Result<NotHolder, Malformed> {
     match *mark.as_bytes().first().ok_or(Malformed)? {
         lua::MARK_RELEASED => Ok(NotHolder::Released),
         lua::MARK_EXPIRED => Ok(NotHolder::Expired),

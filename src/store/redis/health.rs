@@ -311,12 +311,12 @@ impl RedisStore {
             }));
             known.get_or_insert((fine, offset_ms));
         }
-        let homeless = topology.homeless();
-        if homeless > 0 {
+        let missing = topology.count_without_primary();
+        if missing > 0 {
             findings.push(Finding {
                 topic: "slots",
                 is_fine: false,
-                detail: format!("{homeless} of {COUNT} parts of the locks have no primary"),
+                detail: format!("{missing} of {COUNT} parts of the locks have no primary"),
             });
         }
         let (fine, offset_ms) = known?;

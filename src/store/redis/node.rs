@@ -52,7 +52,7 @@ pub(super) struct Node {
 }
 
 /// The answer of a script.
-pub(super) struct Answered<T> {
+pub(super) struct RunReply<T> {
     pub(super) answer: T,
     /// The epoch of the connection.
     pub(super) epoch: u64,
@@ -61,13 +61,13 @@ pub(super) struct Answered<T> {
 }
 
 /// Why a script has no answer.
-pub(super) struct Unanswered {
+pub(super) struct RunError {
     error: StoreError,
     /// Whether a try may still reach Redis.
     may_arrive: bool,
 }
 
-impl Unanswered {
+impl RunError {
     /// The error for the caller, delayed until no try can arrive in time any more: the client may retry at once,
     /// elsewhere.
     pub(super) async fn when_too_late(self, deadline: Instant) -> StoreError {
@@ -78,9 +78,9 @@ impl Unanswered {
     }
 }
 
-impl From<Unanswered> for StoreError {
-    fn from(unanswered: Unanswered) -> Self {
-        unanswered.error
+impl From<RunError> for StoreError {
+    fn from(run: RunError) -> Self {
+        run.error
     }
 }
 
@@ -137,11 +137,11 @@ impl Node {
         deadline: Instant,
         command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply) -> Result<T, Malformed>,
-    ) -> Result<Answered<T>, Unanswered> {
+    ) -> Result<RunReply<T>, RunError> {
         let (mut has_lost_tries, mut may_arrive) = (false, false);
         if let Some(failure) = probe::known_down(&self.pool, &self.recovery) {
             let error = failure.into_error(has_lost_tries);
-            return Err(Unanswered { error, may_arrive });
+            return Err(RunError { error, may_arrive });
         }
         let (mut pause, mut backoff) = (Duration::ZERO, Backoff::default());
         let mut was_redirected = false;
@@ -153,7 +153,7 @@ impl Node {
             let failure = match tried {
                 Ok((answer, epoch)) => {
                     self.recovery.note_answer(began);
-                    return Ok(Answered {
+                    return Ok(RunReply {
                         answer,
                         epoch,
                         has_lost_tries,
@@ -173,7 +173,7 @@ impl Node {
             may_arrive |= failure.may_arrive();
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
                 let error = failure.into_error(has_lost_tries);
-                return Err(Unanswered { error, may_arrive });
+                return Err(RunError { error, may_arrive });
             }
             has_lost_tries |= failure.may_be_done;
             tokio::time::sleep(pause).await;

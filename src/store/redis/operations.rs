@@ -100,10 +100,10 @@ impl Node {
             let answered = match node.run(request, deadline, command, read).await {
                 Ok(answered) => answered,
                 // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
-                Err(unanswered) if claim.hold_count > HoldCount::ONE => {
-                    return Err(unanswered.when_too_late(deadline).await);
+                Err(error) if claim.hold_count > HoldCount::ONE => {
+                    return Err(error.when_too_late(deadline).await);
                 }
-                Err(unanswered) => return Err(unanswered.into()),
+                Err(error) => return Err(error.into()),
             };
             is_ambiguous |= answered.has_lost_tries;
             let mut reply = match answered.answer {
@@ -118,7 +118,8 @@ impl Node {
                 node.report_acquired(acquired, claim, *closed_for, answered.epoch, times)
                     .await?;
                 if is_ambiguous {
-                    node.unless_late(acquired, claim, attempt, deadline).await?;
+                    node.resolve_ambiguous(acquired, claim, attempt, deadline)
+                        .await?;
                 }
             }
             return Ok(reply);
@@ -236,11 +237,11 @@ impl Node {
         let mut last_epoch = node.recovery.epoch();
         while let Some(cursor) = next {
             let request = ScriptRequest::new(&scripts::EVICT);
-            let mark = node.keys.evicted(name, request.id);
+            let answer_key = node.keys.evicted(name, request.id);
             let (sent_at, deadline) = (Instant::now(), deadlines.of_step());
             let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             let command = |_| {
-                let mut command = request.command(&[&lock, &mark]);
+                let mut command = request.command(&[&lock, &answer_key]);
                 command.arg(node.recovery.time.not_after_us(deadline));
                 command.arg(reason).arg(cursor);
                 command.arg(node.messages.evictions_channel());

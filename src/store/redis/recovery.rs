@@ -11,9 +11,9 @@ mod clock;
 mod contact;
 mod fleet;
 mod longest_ttl;
+pub(super) mod members;
 mod moving;
 mod outage;
-pub(super) mod peers;
 mod redis_time;
 mod reply;
 
@@ -36,8 +36,8 @@ use crate::domain::{Bucket, Fence};
 use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
 use fleet::grants_wait;
+pub(super) use members::QuorumMember;
 use outage::Outage;
-pub(super) use peers::QuorumPeer;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
 
@@ -62,7 +62,7 @@ pub(super) struct Recovery {
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     /// The other nodes, if it is a node of a quorum.
-    peer: Option<QuorumPeer>,
+    member: Option<QuorumMember>,
     known: Mutex<KnownData>,
     is_refused: AtomicBool,
     /// Wakes the correction of all locks, if this process was the first to find that the clock was set back.
@@ -93,7 +93,7 @@ impl Recovery {
         keys: RedisKeys,
         fleet: Arc<FleetState>,
         messages: Arc<PubSub>,
-        peer: Option<QuorumPeer>,
+        member: Option<QuorumMember>,
     ) -> Self {
         let wait = config.grace_on_empty_start.then_some(lease_max);
         Self {
@@ -106,7 +106,7 @@ impl Recovery {
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
-            peer,
+            member,
             known: Mutex::default(),
             is_refused: AtomicBool::new(false),
             went_back: Notify::new(),
@@ -230,8 +230,8 @@ impl Recovery {
             }
             self.fleet.wait_until(answered_at + answer.grace_left);
         }
-        if let Some(peer) = &self.peer {
-            peer.note(sent_at, answer.grace_left, answer.longest_ttl_ms);
+        if let Some(member) = &self.member {
+            member.note(sent_at, answer.grace_left, answer.longest_ttl_ms);
         }
         let latest_us = self
             .fleet

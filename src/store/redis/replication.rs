@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::barriers::{Barriers, Kept, RunId};
+use super::barriers::{BarrierConnection, Barriers, RunId};
 use super::failure::{Failure, Fate};
 use super::keys::{self, RedisKeys};
 use super::pool::{Connection, Pool};
@@ -170,7 +170,10 @@ impl Replication {
     }
 
     /// Also returns the connection if it can be used again.
-    async fn barrier(&self, kept: Option<Kept>) -> (Result<RunId, Failure>, Option<Kept>) {
+    async fn barrier(
+        &self,
+        kept: Option<BarrierConnection>,
+    ) -> (Result<RunId, Failure>, Option<BarrierConnection>) {
         if let Some(mut kept) = kept.filter(|kept| self.recovery.is_now_at(&kept.run_id))
             && let Ok(confirmed) = self.count(&mut kept.connection).await
         {
@@ -186,11 +189,11 @@ impl Replication {
         }
     }
 
-    async fn open(&self) -> Result<Kept, Failure> {
+    async fn open(&self) -> Result<BarrierConnection, Failure> {
         let connecting = self.pool.connect_alone(Instant::now() + CONNECT_WITHIN);
         let connection = connecting.await?;
         match self.recovery.run_id_at(connection.epoch) {
-            Some(run_id) => Ok(Kept { connection, run_id }),
+            Some(run_id) => Ok(BarrierConnection { connection, run_id }),
             None => Err(Failure::new(
                 Fault::Io,
                 Fate::NotDone,

@@ -59,7 +59,7 @@ impl Node {
         let granted = match acquired {
             Acquired::Granted(granted) => granted,
             Acquired::Waiting(waiting) => {
-                waiting.ticket = self.steady(waiting.ticket);
+                waiting.ticket = self.without_clock_steps(waiting.ticket);
                 return Ok(());
             }
             Acquired::Refused(Refused::Recovering { retry_in }) => {
@@ -276,7 +276,7 @@ impl Node {
     }
 
     /// A ticket whose end does not depend on steps of Redis's clock.
-    fn steady(&self, ticket: Ticket) -> Ticket {
+    fn without_clock_steps(&self, ticket: Ticket) -> Ticket {
         let shift_ms = self.recovery.clock_shift_ms();
         let until = ticket.until.map(|until| {
             let until_ms = until.unix_ms();
@@ -289,7 +289,7 @@ impl Node {
 impl Node {
     /// Changes the outcome of a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
     /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
-    pub(super) async fn unless_late(
+    pub(super) async fn resolve_ambiguous(
         &self,
         acquired: &mut Acquired,
         claim: &Claim,

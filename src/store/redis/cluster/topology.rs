@@ -77,7 +77,7 @@ impl Topology {
     }
 
     /// How many partitions have no primary.
-    pub(in crate::store::redis) fn homeless(&self) -> usize {
+    pub(in crate::store::redis) fn count_without_primary(&self) -> usize {
         self.owners.iter().filter(|owner| owner.is_none()).count()
     }
 
@@ -284,6 +284,6 @@ mod tests {
         let mut lines = answer("a", 1);
         lines[0].slots = vec![0..=8_191];
         let topology = Topology::of(&[lines]);
-        assert_eq!(topology.homeless(), partitions::COUNT / 2);
+        assert_eq!(topology.count_without_primary(), partitions::COUNT / 2);
     }
 }
