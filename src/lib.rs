@@ -38,7 +38,7 @@
 //! The leases come back as [`domain::Granted`]: in [`domain::Acquired`] from the store, in the outcome of
 //! [`service::AcquireAnswer`] from the service, and as `http::wire::GrantView` in the response. Between 7 and 10 the Redis
 //! store adds what only it has to know: `AcquireReply` has what the locks of one partition answer, and `Node::run` adds the
-//! epoch of the connection.
+//! generation of the connection.
 //!
 //! A request that waits goes from 5 to `service::wait_loop`, which polls the store whenever `service::schedule` says so.
 

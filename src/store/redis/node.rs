@@ -27,7 +27,7 @@ use crate::telemetry::traces::{self, SpanKind};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// The connection epoch of a command that another node executed than the one whose replicas are asked: no barrier
+/// The connection generation of a command that another node executed than the one whose replicas are asked: no barrier
 /// confirms it.
 const UNCONFIRMED: u64 = u64::MAX;
 
@@ -54,8 +54,8 @@ pub(super) struct Node {
 /// The answer of a script.
 pub(super) struct RunReply<T> {
     pub(super) answer: T,
-    /// The epoch of the connection.
-    pub(super) epoch: u64,
+    /// The generation of the connection.
+    pub(super) generation: u64,
     /// Whether an earlier try may still be executed.
     pub(super) has_lost_tries: bool,
 }
@@ -86,7 +86,7 @@ impl From<RunError> for StoreError {
 
 impl Node {
     /// Runs a script that does nothing after the deadline. The command gets whether an earlier try may still be
-    /// executed. Also returns the epoch of the connection.
+    /// executed. Also returns the generation of the connection.
     pub(super) async fn run_in_time<T>(
         &self,
         request: ScriptRequest,
@@ -100,13 +100,13 @@ impl Node {
             let command = |is_repeat| command(is_repeat || was_ambiguous);
             match self.run(request, deadline, command, &read).await {
                 Ok(answered) => match answered.answer {
-                    InTime::Done(answer) => return Ok((answer, answered.epoch)),
+                    InTime::Done(answer) => return Ok((answer, answered.generation)),
                     InTime::Late { redis_us } => {
                         is_ambiguous |= answered.has_lost_tries;
                         if !self.recovery.is_ahead(redis_us) {
                             break;
                         }
-                        self.recovery.declare_lost(answered.epoch);
+                        self.recovery.declare_lost(answered.generation);
                     }
                 },
                 Err(unanswered) => {
@@ -151,11 +151,11 @@ impl Node {
             let tried = self.try_once(request, deadline, command, &read).await;
             self.trace(request, began, tried.as_ref().err());
             let failure = match tried {
-                Ok((answer, epoch)) => {
+                Ok((answer, generation)) => {
                     self.recovery.note_answer(began);
                     return Ok(RunReply {
                         answer,
-                        epoch,
+                        generation,
                         has_lost_tries,
                     });
                 }
@@ -181,7 +181,7 @@ impl Node {
         }
     }
 
-    /// Also returns the epoch of the connection. The command is built once there is one: opening it may be what reveals
+    /// Also returns the generation of the connection. The command is built once there is one: opening it may be what reveals
     /// that the data were lost.
     ///
     /// # Cancel safety
@@ -200,12 +200,12 @@ impl Node {
             Ok(answer) => answer.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),
         };
-        let mut epoch = connection.epoch;
+        let mut generation = connection.generation;
         if let Err(failure) = &answer
             && failure.redirection.is_some()
         {
             if self.replication.is_some() {
-                epoch = UNCONFIRMED;
+                generation = UNCONFIRMED;
             }
             // Rare; boxed so that it does not enlarge every request.
             answer =
@@ -217,7 +217,7 @@ impl Node {
             let is_answer = failure.fault == Fault::Permission || failure.is_moving();
             let is_doubtful = failure.may_be_done && !is_answer;
             if failure.is_cluster_down() {
-                self.may_have_moved(connection.epoch);
+                self.may_have_moved(connection.generation);
             }
             if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
@@ -230,7 +230,7 @@ impl Node {
             return Err(Failure::corrupt(detail));
         };
         match read(reply) {
-            Ok(answer) => Ok((answer, epoch)),
+            Ok(answer) => Ok((answer, generation)),
             Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
         }
     }
@@ -246,7 +246,7 @@ impl Node {
         connection: &Connection,
     ) -> Result<Value, Failure> {
         let Some(Redirection::Ask(endpoint)) = &failure.redirection else {
-            self.may_have_moved(connection.epoch);
+            self.may_have_moved(connection.generation);
             return Err(failure.clone());
         };
         let connector = self.pool.connector();
@@ -261,10 +261,10 @@ impl Node {
         }
     }
 
-    /// Another primary may have the slot by now, as far as a request over a connection of this epoch has found out.
-    fn may_have_moved(&self, epoch: u64) {
+    /// Another primary may have the slot by now, as far as a request over a connection of this generation has found out.
+    fn may_have_moved(&self, generation: u64) {
         self.pool.connector().may_have_moved();
-        self.recovery.moved(epoch);
+        self.recovery.moved(generation);
     }
 
     /// Records one try of a script that began at this time, within the span of the request, by the semantic conventions of

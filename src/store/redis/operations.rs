@@ -109,13 +109,13 @@ impl Node {
             let mut reply = match answered.answer {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    node.check_loss(failure, answered.epoch)?;
+                    node.check_loss(failure, answered.generation)?;
                     // The next try finds that grants wait, and a queued claim keeps waiting.
                     continue;
                 }
             };
             if let AcquireReply::Outcome(acquired, closed_for) = &mut reply {
-                node.report_acquired(acquired, claim, *closed_for, answered.epoch, times)
+                node.report_acquired(acquired, claim, *closed_for, answered.generation, times)
                     .await?;
                 if is_ambiguous {
                     node.resolve_ambiguous(acquired, claim, attempt, deadline)
@@ -181,9 +181,10 @@ impl Node {
         let read = |reply| decode::renewed(reply, names);
         let sent_at = Instant::now();
         let run = node.run_in_time(request, deadline, command, read);
-        let ((renewed, closed_for), epoch) = run.await?;
+        let ((renewed, closed_for), generation) = run.await?;
         let times = [sent_at, deadline];
-        node.report_renewed(renewed, closed_for, epoch, times).await
+        node.report_renewed(renewed, closed_for, generation, times)
+            .await
     }
 
     pub(super) async fn release(
@@ -202,7 +203,8 @@ impl Node {
         let sent_at = Instant::now();
         let answer = if step_back.is_some() {
             let run = node.run_in_time(request, deadline, command, read);
-            run.await.map(|(reply, epoch)| (reply, Some(epoch)))
+            run.await
+                .map(|(reply, generation)| (reply, Some(generation)))
         } else {
             let run = node.run(request, deadline, command, |reply| read(reply)?.done());
             run.await.map(|it| (it.answer, None)).map_err(Into::into)
@@ -220,8 +222,8 @@ impl Node {
         if may_be_of_stream {
             node.messages.released(names, &digests);
         }
-        let (reply, epoch) = answer?;
-        node.report_released(reply, epoch, [sent_at, deadline])
+        let (reply, generation) = answer?;
+        node.report_released(reply, generation, [sent_at, deadline])
             .await
     }
 
@@ -234,7 +236,7 @@ impl Node {
         let (node, lock) = (self, self.keys.lock(name));
         let mut room = AnswerRoom::for_locks(1);
         let (mut holders, mut next) = (Holders::none(), Some(0));
-        let mut last_epoch = node.recovery.epoch();
+        let mut last_generation = node.recovery.generation();
         while let Some(cursor) = next {
             let request = ScriptRequest::new(&scripts::EVICT);
             let answer_key = node.keys.evicted(name, request.id);
@@ -256,8 +258,8 @@ impl Node {
                 node.messages.evicted(name);
             }
             let step = match step {
-                Ok((step, epoch)) => {
-                    last_epoch = epoch;
+                Ok((step, generation)) => {
+                    last_generation = generation;
                     step
                 }
                 // Evictions that were done must be reported.
@@ -280,7 +282,7 @@ impl Node {
         holders.listed.sort_by_key(|holder| holder.expires_at);
         // A failover that lost it would give the holders their leases back. This also holds for a lock whose holders
         // an earlier request has just evicted.
-        node.confirm(last_epoch, deadlines.of_step()).await?;
+        node.confirm(last_generation, deadlines.of_step()).await?;
         let is_complete = next.is_none();
         Ok(Evicted {
             holders,

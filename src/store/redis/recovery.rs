@@ -115,7 +115,7 @@ impl Recovery {
     }
 
     /// Checks the data behind a connection before anything else is sent on it, whose Redis has just reported this about
-    /// itself. Returns the connection epoch that it belongs to.
+    /// itself. Returns the generation of connections that it belongs to.
     pub(super) async fn verify(
         &self,
         connection: &mut MultiplexedConnection,
@@ -125,17 +125,17 @@ impl Recovery {
             // So nothing is granted.
             self.is_refused.store(true, Ordering::Relaxed);
             let mut known = self.known.lock().expect(UNPOISONED);
-            // Connections of one epoch all lead to one Redis.
+            // Connections of one generation all lead to one Redis.
             let before = known.server.as_ref();
             if before.is_some_and(|before| before.run_id != server.run_id) {
                 self.fleet.renew_connections();
             }
             known.server = Some(server);
-            return Ok(self.epoch());
+            return Ok(self.generation());
         }
         for _ in 0..EXCHANGES_MAX {
-            if let Some(epoch) = self.exchange(connection, &server).await? {
-                return Ok(epoch);
+            if let Some(generation) = self.exchange(connection, &server).await? {
+                return Ok(generation);
             }
         }
         Err((
@@ -208,7 +208,7 @@ impl Recovery {
         Ok(self.apply(server, &answer, sent_at, answered_at))
     }
 
-    /// Applies the store's answer. Returns the connection epoch, or none if another exchange is needed.
+    /// Applies the store's answer. Returns the generation of connections, or none if another exchange is needed.
     fn apply(
         &self,
         server: &ServerInfo,
@@ -272,7 +272,7 @@ impl Recovery {
         known.server = Some(server.clone());
         let refusal = server.refusal(self.accepted_policy.as_deref());
         self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
-        (known.lost_epoch != known.data_epoch).then(|| self.epoch())
+        (known.lost_epoch != known.data_epoch).then(|| self.generation())
     }
 
     fn begin_epoch(&self, answer: &RecoveryReply, knew_another: bool, answered_at: Instant) {
@@ -309,9 +309,9 @@ impl Recovery {
         self.fleet.longest_ttl.note_shared(ttl_ms, Instant::now());
     }
 
-    /// A grant was made in this bucket, over a connection of this epoch.
-    pub(super) fn granted(&self, bucket: Bucket, fence: Fence, epoch: u64) {
-        if epoch == self.epoch() {
+    /// A grant was made in this bucket, over a connection of this generation.
+    pub(super) fn granted(&self, bucket: Bucket, fence: Fence, generation: u64) {
+        if generation == self.generation() {
             self.last_fences[self.counter(bucket)].fetch_max(fence.get(), Ordering::AcqRel);
         }
     }
@@ -339,8 +339,8 @@ impl Recovery {
     }
 
     /// Connections may lead elsewhere than before, as far as a request over a connection of this epoch has found out.
-    pub(super) fn moved(&self, epoch: u64) {
-        if epoch == self.epoch() {
+    pub(super) fn moved(&self, generation: u64) {
+        if generation == self.generation() {
             self.fleet.renew_connections();
         }
     }
@@ -355,9 +355,9 @@ impl Recovery {
         self.fleet.data_epoch()
     }
 
-    /// The epoch of the connections: those of an earlier one are not used again.
-    pub(super) fn epoch(&self) -> u64 {
-        self.fleet.connection_epoch()
+    /// The generation of the connections: those of an earlier one are not used again.
+    pub(super) fn generation(&self) -> u64 {
+        self.fleet.generation()
     }
 
     pub(super) fn is_refused(&self) -> bool {

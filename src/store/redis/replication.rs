@@ -93,23 +93,27 @@ impl Replication {
         }
     }
 
-    /// Waits until the replicas have all that Redis has answered by now over connections of this epoch.
+    /// Waits until the replicas have all that Redis has answered by now over connections of this generation.
     ///
     /// # Errors
     /// Too few replicas have confirmed it in time, or that is unknown. They may have it anyway.
     ///
     /// # Cancel safety
     /// If the future is dropped, the barrier is abandoned, and the next request begins another one.
-    pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn confirm(
+        &self,
+        generation: u64,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         let began = Instant::now();
-        let confirmed = self.confirmed(epoch, deadline).await;
+        let confirmed = self.confirmed(generation, deadline).await;
         trace_replicas(self.replicas, began, &confirmed);
         confirmed
     }
 
-    async fn confirmed(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+    async fn confirmed(&self, generation: u64, deadline: Instant) -> Result<(), StoreError> {
         match timeout_at(deadline, self.next_barrier()).await {
-            Ok(Ok(run_id)) if self.recovery.is_at(epoch, &run_id) => Ok(()),
+            Ok(Ok(run_id)) if self.recovery.is_at(generation, &run_id) => Ok(()),
             Ok(Ok(_)) => {
                 let detail = "the connection may have led to another Redis";
                 Err(StoreError::unknown(Fault::Io, detail))
@@ -192,7 +196,7 @@ impl Replication {
     async fn open(&self) -> Result<BarrierConnection, Failure> {
         let connecting = self.pool.connect_alone(Instant::now() + CONNECT_WITHIN);
         let connection = connecting.await?;
-        match self.recovery.run_id_at(connection.epoch) {
+        match self.recovery.run_id_at(connection.generation) {
             Some(run_id) => Ok(BarrierConnection { connection, run_id }),
             None => Err(Failure::new(
                 Fault::Io,

@@ -21,11 +21,11 @@ impl Node {
     ///
     /// # Errors
     /// The claim is not granted for another reason, or it is unknown whether it holds.
-    pub(super) fn check_loss(&self, failure: AcquireFailure, epoch: u64) -> StoreResult<()> {
+    pub(super) fn check_loss(&self, failure: AcquireFailure, generation: u64) -> StoreResult<()> {
         match failure {
-            AcquireFailure::CounterRegressed => self.recovery.declare_lost(epoch),
+            AcquireFailure::CounterRegressed => self.recovery.declare_lost(generation),
             AcquireFailure::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
-                self.recovery.declare_lost(epoch);
+                self.recovery.declare_lost(generation);
             }
             // Another try of the same request may have arrived in time.
             AcquireFailure::Late { .. } => {
@@ -43,7 +43,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the outcome of an acquire over a connection of this epoch ready to be reported.
+    /// Makes the outcome of an acquire over a connection of this generation ready to be reported.
     ///
     /// # Errors
     /// It is unknown whether the claim holds, because the TTL could not be announced, or the store lost its data
@@ -53,7 +53,7 @@ impl Node {
         acquired: &mut Acquired,
         claim: &Claim,
         closed_for: Option<ClosedFor>,
-        epoch: u64,
+        generation: u64,
         [sent_at, deadline]: [Instant; 2],
     ) -> StoreResult<()> {
         let granted = match acquired {
@@ -72,7 +72,7 @@ impl Node {
             GrantKind::New => {
                 for (name, lease) in claim.names.iter().zip(&granted.leases) {
                     self.recovery
-                        .granted(name.bucket(), lease.holder.fence, epoch);
+                        .granted(name.bucket(), lease.holder.fence, generation);
                 }
                 // The lock stays closed for longer than the lease lasts.
                 let lasts = |ttl| ttl + claim.lock_delay.unwrap_or_default();
@@ -86,7 +86,7 @@ impl Node {
         };
         self.check_clock(granted.leases.iter(), sent_at, deadline)
             .await?;
-        self.report(longest, epoch, deadline).await
+        self.report(longest, generation, deadline).await
     }
 
     /// Makes the answer of a renewal ready to be reported.
@@ -94,7 +94,7 @@ impl Node {
         &self,
         renewed: Renewed,
         closed_for: Option<ClosedFor>,
-        epoch: u64,
+        generation: u64,
         [sent_at, deadline]: [Instant; 2],
     ) -> Result<Renewed, StoreError> {
         if let Renewed::Extended(renewals) = &renewed {
@@ -107,16 +107,16 @@ impl Node {
             }
             Renewed::NotHolder(_) | Renewed::Mismatched(_) => None,
         };
-        self.report(longest, epoch, deadline).await?;
+        self.report(longest, generation, deadline).await?;
         Ok(renewed)
     }
 
-    /// Makes the answer of a release ready to be reported. A step back has the epoch of its connection, because it leaves
+    /// Makes the answer of a release ready to be reported. A step back has the generation of its connection, because it leaves
     /// a lease that new grants must wait for if it is lost.
     pub(super) async fn report_released(
         &self,
         reply: ReleaseReply,
-        epoch: Option<u64>,
+        generation: Option<u64>,
         [sent_at, deadline]: [Instant; 2],
     ) -> Result<Vec<Released>, StoreError> {
         let leases = reply.released.iter().filter_map(|released| match released {
@@ -127,8 +127,8 @@ impl Node {
             | Released::NotHolder(_) => None,
         });
         self.check_clock(leases, sent_at, deadline).await?;
-        if let Some(epoch) = epoch {
-            self.report(reply.closed_for, epoch, deadline).await?;
+        if let Some(generation) = generation {
+            self.report(reply.closed_for, generation, deadline).await?;
         }
         Ok(reply.released)
     }
@@ -195,7 +195,7 @@ impl Node {
     async fn report(
         &self,
         ttl: Option<Duration>,
-        epoch: u64,
+        generation: u64,
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let Some(ttl) = ttl else { return Ok(()) };
@@ -204,21 +204,25 @@ impl Node {
             Box::pin(self.share(ttl, deadline)).await?;
         }
         // The TTL that was just shared must not be lost either.
-        self.confirm(epoch, deadline).await?;
+        self.confirm(generation, deadline).await?;
         // Processes that noticed a loss since may have learned this TTL too late, and do not wait that long.
-        if epoch != self.recovery.epoch() {
+        if generation != self.recovery.generation() {
             return Err(may_be_lost());
         }
         Ok(())
     }
 
-    /// Makes sure that no failover loses what Redis has answered over connections of this epoch, if replicas have to
+    /// Makes sure that no failover loses what Redis has answered over connections of this generation, if replicas have to
     /// confirm it.
-    pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn confirm(
+        &self,
+        generation: u64,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         match &self.replication {
             None => Ok(()),
             // Boxed so that it does not enlarge the requests that need no replicas.
-            Some(replication) => Box::pin(replication.confirm(epoch, deadline)).await,
+            Some(replication) => Box::pin(replication.confirm(generation, deadline)).await,
         }
     }
 
@@ -258,12 +262,15 @@ impl Node {
     /// Announces to all processes that leases last this long. Returns whether the data are those that this process
     /// knows.
     async fn announce(&self, ttl: Duration, deadline: Instant) -> Result<bool, StoreError> {
-        let epoch = self.recovery.data_epoch();
+        let data_epoch = self.recovery.data_epoch();
         let send = async |channel| {
             let request = ScriptRequest::new(&scripts::ANNOUNCE);
             let command = |_| {
                 let mut command = request.command(&[&self.keys.node(), &self.keys.longest_ttl()]);
-                command.arg(epoch).arg(ttl.as_millis() as u64).arg(channel);
+                command
+                    .arg(data_epoch)
+                    .arg(ttl.as_millis() as u64)
+                    .arg(channel);
                 command
             };
             let read = |mut reply: Reply| Ok(reply.number()? == 1);
