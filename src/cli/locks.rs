@@ -63,7 +63,7 @@ pub(super) fn get(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let mut client = service::client(matches, environment)?;
     let form = OutputForm::of(matches);
     service::block_on(async {
-        let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.say()).await;
+        let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
         let answer = service::expect_success(answer, &client)?;
         Ok(match form {
             OutputForm::Json => output::show(&output::document(&answer.text)),
@@ -92,7 +92,8 @@ pub(super) fn ls(matches: &ArgMatches, environment: &Environment) -> Result<Exit
         let mut page_token = String::new();
         loop {
             let call = Call::get(page_path(prefix, &page_token));
-            let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.say()).await;
+            let answer =
+                service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
             let answer = service::expect_success(answer, &client)?;
             let locks = answer.body["locks"]
                 .as_array()
@@ -139,7 +140,13 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
     let form = OutputForm::of(matches);
     service::block_on(async {
         // A repetition could evict claims that were granted the lock since.
-        let answer = service::ask(&mut client, &call, RetryPolicy::IfNotExecuted, form.say()).await;
+        let answer = service::ask(
+            &mut client,
+            &call,
+            RetryPolicy::IfNotExecuted,
+            form.notices(),
+        )
+        .await;
         let is_unclear = match &answer {
             Ok(answer) => answer.body["outcome"] == "unknown",
             Err(_) => true,

@@ -10,7 +10,7 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, value_parser};
 use hyper::StatusCode;
 
-use super::say::Say;
+use super::notices::Notices;
 use super::{Environment, Exit, flags};
 use crate::client::{
     Call, CertificateFiles, Client, NoAnswer, RetryPolicy, ServiceAnswer, ServiceUrl,
@@ -300,14 +300,14 @@ pub(super) async fn ask(
     client: &mut Client,
     call: &Call,
     repeat: RetryPolicy,
-    say: Say,
+    notices: Notices,
 ) -> Result<ServiceAnswer, NoAnswer> {
     let url = client.url().to_string();
     let mut answer = pin!(client.send_repeatedly(call, repeat));
     if let Ok(answered) = tokio::time::timeout(NOTICE_AFTER, &mut answer).await {
         return answered;
     }
-    say.note(&format!("no useful answer from {url} yet; still trying"));
+    notices.note(&format!("no useful answer from {url} yet; still trying"));
     answer.await
 }
 
