@@ -19,7 +19,7 @@ use crate::store::assignment::{Assigned, PermitUse};
 pub(super) type ClosedFor = Duration;
 
 /// Why the script of an acquire did nothing.
-pub(super) enum AcquireFailure {
+pub(super) enum AcquireRejection {
     /// A fencing counter is missing, or behind what this process has seen: data were lost.
     CounterRegressed,
     /// The request arrived after its time limit, at this time in Redis.
@@ -46,7 +46,7 @@ pub(super) struct ReleaseReply {
 pub(super) fn acquired(
     mut reply: Reply,
     claim: &Claim,
-) -> Result<Result<AcquireReply, AcquireFailure>, Malformed> {
+) -> Result<Result<AcquireReply, AcquireRejection>, Malformed> {
     if let Some(packed) = reply.packed() {
         let acquired = acquired_packed(&packed, claim)?;
         return Ok(Ok(AcquireReply::Outcome(acquired, None)));
@@ -78,9 +78,9 @@ pub(super) fn acquired(
         lua::RECOVERING => Acquired::Refused(Refused::Recovering {
             retry_in: Duration::ZERO,
         }),
-        lua::COUNTER_REGRESSED => return Ok(Err(AcquireFailure::CounterRegressed)),
-        lua::FENCES_EXHAUSTED => return Ok(Err(AcquireFailure::Exhausted)),
-        lua::WITHDRAWN => return Ok(Err(AcquireFailure::Withdrawn)),
+        lua::COUNTER_REGRESSED => return Ok(Err(AcquireRejection::CounterRegressed)),
+        lua::FENCES_EXHAUSTED => return Ok(Err(AcquireRejection::Exhausted)),
+        lua::WITHDRAWN => return Ok(Err(AcquireRejection::Withdrawn)),
         code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => Acquired::Refused(Refused::Mismatched(
             mismatch(code, &mut reply, &claim.names)?,
         )),
@@ -95,7 +95,7 @@ pub(super) fn acquired(
         lua::WAIT_EXPIRED => Acquired::WaitExpired,
         lua::TOO_LATE => {
             let redis_us = reply.number()?;
-            return Ok(Err(AcquireFailure::Late { redis_us }));
+            return Ok(Err(AcquireRejection::Late { redis_us }));
         }
         lua::SUPERSEDED => Acquired::Superseded,
         _ => return Err(Malformed),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::decode::{AcquireFailure, ClosedFor, ReleaseReply};
+use super::decode::{AcquireRejection, ClosedFor, ReleaseReply};
 use super::node::Node;
 use super::reply::Reply;
 use super::scripts;
@@ -21,21 +21,25 @@ impl Node {
     ///
     /// # Errors
     /// The claim is not granted for another reason, or it is unknown whether it holds.
-    pub(super) fn check_loss(&self, failure: AcquireFailure, generation: u64) -> StoreResult<()> {
-        match failure {
-            AcquireFailure::CounterRegressed => self.recovery.declare_lost(generation),
-            AcquireFailure::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
+    pub(super) fn check_loss(
+        &self,
+        rejection: AcquireRejection,
+        generation: u64,
+    ) -> StoreResult<()> {
+        match rejection {
+            AcquireRejection::CounterRegressed => self.recovery.declare_lost(generation),
+            AcquireRejection::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
                 self.recovery.declare_lost(generation);
             }
             // Another try of the same request may have arrived in time.
-            AcquireFailure::Late { .. } => {
+            AcquireRejection::Late { .. } => {
                 return Err(StoreError::unknown(Fault::Timeout, "it came too late"));
             }
-            AcquireFailure::Withdrawn => {
+            AcquireRejection::Withdrawn => {
                 let detail = "the attempt was withdrawn";
                 return Err(StoreError::unavailable(Fault::Timeout, detail));
             }
-            AcquireFailure::Exhausted => {
+            AcquireRejection::Exhausted => {
                 let detail = "the fencing counter is used up";
                 return Err(StoreError::unavailable(Fault::Corrupt, detail));
             }
