@@ -18,12 +18,12 @@ mod keys;
 mod leading_flags;
 mod locks;
 mod manual;
+mod notices;
 mod output;
 mod outputs;
 mod refusals;
 mod rereads;
 mod run;
-mod say;
 mod serve;
 mod service;
 mod signals;
@@ -39,7 +39,7 @@ use clap::{ArgMatches, Command};
 use crate::config::ConfigError;
 use crate::http;
 pub use exit::Exit;
-use say::{Say, Verbosity};
+use notices::{Notices, Verbosity};
 use serve::ServeError;
 use service::ClientError;
 
@@ -138,7 +138,7 @@ pub fn run(
         Ok(exit) => exit.into(),
         Err(failure) => {
             // Not logged: the log may be off or not initialised yet, and this line is the command's only output.
-            Say::new(Verbosity::Quiet).problem(&failure.to_string());
+            Notices::new(Verbosity::Quiet).problem(&failure.to_string());
             failure.exit().into()
         }
     }

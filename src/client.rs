@@ -29,8 +29,8 @@ pub(crate) use connection::HttpConnection;
 pub use encryption::CertificateFiles;
 use encryption::Encryption;
 pub use events::{EventStream, StreamAnswer, StreamedEvent};
-pub use retry::Repeat;
 pub(crate) use retry::RetryPauses;
+pub use retry::RetryPolicy;
 pub use url::ServiceUrl;
 pub(crate) use url::completed;
 

@@ -8,9 +8,7 @@ mod audit;
 mod auth;
 mod certificate_name;
 mod client_key;
-mod cluster;
 mod error;
-mod hosts;
 mod jwt;
 mod key_hash;
 pub mod keys;
@@ -20,8 +18,8 @@ mod listen;
 mod log;
 mod quorum;
 mod redis;
+mod redis_url;
 mod secret;
-mod sentinel;
 mod server;
 mod server_tls;
 mod settings;
@@ -43,7 +41,6 @@ pub use auth::{
 };
 pub use certificate_name::CertificateName;
 pub use client_key::ClientKey;
-pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
 pub use jwt::{JwksSource, JwtConfig};
 pub use key_hash::KeyHash;
@@ -53,8 +50,8 @@ pub use listen::ListenAddress;
 pub use log::{LogConfig, LogFormat, LogRequests};
 pub use quorum::{QuorumAddress, QuorumNode};
 pub use redis::RedisConfig;
+pub use redis_url::{ClusterAddress, SentinelAddress};
 pub use secret::Secret;
-pub use sentinel::SentinelAddress;
 pub use server::{AddressBlock, ServerConfig, half};
 pub use server_tls::{ClientAuthorities, ServerCertificate};
 pub use settings::Settings;
@@ -104,7 +101,7 @@ pub struct Config {
 
 /// Where a probe on this machine finds the server.
 #[derive(Debug)]
-pub struct Probed {
+pub struct ProbeTarget {
     /// The address for clients; with TLS, that for probes if there is one, because it has no TLS.
     pub address: ListenAddress,
     /// Whether this address is served with TLS.
@@ -145,7 +142,7 @@ impl Config {
     /// # Errors
     ///
     /// When a name is unknown, or the address does not parse.
-    pub fn probed(sources: &Sources) -> Result<Probed, ConfigError> {
+    pub fn probed(sources: &Sources) -> Result<ProbeTarget, ConfigError> {
         let settings = Settings::resolve(sources)?;
         let has_tls = server_tls::is_set(&settings);
         let admin = match has_tls {
@@ -153,11 +150,11 @@ impl Config {
             false => None,
         };
         Ok(match admin {
-            Some(address) => Probed {
+            Some(address) => ProbeTarget {
                 address,
                 has_tls: false,
             },
-            None => Probed {
+            None => ProbeTarget {
                 address: ListenAddress::parse(&settings, "listen")?,
                 has_tls,
             },

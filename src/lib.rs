@@ -19,7 +19,7 @@
 //!
 //! # The way of a request
 //!
-//! A plain acquire passes ten steps, with sixteen functions, from the connection to Redis:
+//! A plain acquire passes ten steps, with fifteen functions, from the connection to Redis:
 //!
 //! 1. `server::connections`, `answer_in_turn` and `answer`: the order of pipelined requests, and the limit on requests.
 //! 2. `http::scope`, `RequestScope::call`: request id, span, problems, metrics, log.
@@ -30,14 +30,15 @@
 //! 6. `service::acquire`, `Request::acquire_now` and `ask_store`: the deadline, the quota of locks, and the guard that rolls
 //!    back an undelivered grant.
 //! 7. [`store::LockStore::acquire`], which answers at once in the embedded stores, and chooses the node in a cluster.
-//! 8. `store::redis::operations`, `Node::acquire` and `acquire_for`: refusals while data may be lost, and the command; and
+//! 8. `store::redis::operations`, `Node::acquire`: refusals while data may be lost, and the command; and
 //!    `store::redis::node`, `Node::run`: retries until the deadline.
 //! 9. `Node::try_once`: a connection, and the check that the reply belongs to the request.
 //! 10. `store::redis::scripts`, `ScriptRequest::send`: `EVALSHA`.
 //!
 //! The leases come back as [`domain::Granted`]: in [`domain::Acquired`] from the store, in the outcome of
 //! [`service::AcquireAnswer`] from the service, and as `http::wire::GrantView` in the response. Between 7 and 10 the Redis
-//! store adds what only it has to know, the epoch of the connection and the answers that repeat a request.
+//! store adds what only it has to know: `AcquireReply` has what the locks of one partition answer, and `Node::run` adds the
+//! generation of the connection.
 //!
 //! A request that waits goes from 5 to `service::wait_loop`, which polls the store whenever `service::schedule` says so.
 

@@ -13,7 +13,7 @@ use metrics::Counter;
 use tokio::sync::Semaphore;
 
 use crate::telemetry::Metrics;
-pub use gate::{Gate, Passed, Slot};
+pub use gate::{Gate, GatePermit, Slot};
 pub use leases::LeaseBudget;
 pub use rate::{BucketEmpty, BucketLevel, RequestBucket};
 

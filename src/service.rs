@@ -39,7 +39,7 @@ use acquire::Request;
 pub use acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, NotGranted, QueueFull};
 use background::Detached;
 pub use background::UnclaimedLease;
-pub use events::Happened;
+pub use events::EncodedEvent;
 use events::{EventLog, StoreListener};
 use held::HeldByStreams;
 use hold::Revocation;

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::arguments::ClaimOptions;
 use super::boottime::BootTime;
+use super::notices::Notices;
 use super::refusals::{held_for, holders, place};
-use super::say::Say;
 use super::service::{self, ClientError};
 use super::signals::ClientSignals;
 use crate::backoff::at_least;
@@ -52,7 +52,7 @@ pub(super) struct Acquisition<'a> {
     client: &'a mut Client,
     claim: ClientClaim,
     options: &'a ClaimOptions,
-    say: Say,
+    notices: Notices,
     begun_at: Instant,
     /// When the service last answered that the lock is not to be had yet.
     refused_at: Option<Instant>,
@@ -81,12 +81,12 @@ impl LastNotice {
 }
 
 impl<'a> Acquisition<'a> {
-    pub(super) fn new(client: &'a mut Client, options: &'a ClaimOptions, say: Say) -> Self {
+    pub(super) fn new(client: &'a mut Client, options: &'a ClaimOptions, notices: Notices) -> Self {
         Self {
             client,
             claim: new_claim(options),
             options,
-            say,
+            notices,
             begun_at: Instant::now(),
             refused_at: None,
             late_since: None,
@@ -157,7 +157,7 @@ impl<'a> Acquisition<'a> {
     /// How long the next request waits.
     fn next_wait(&self) -> Duration {
         let left = self.time_left().unwrap_or(Duration::MAX);
-        match self.refused_at.is_none() && self.say.shows_notes() {
+        match self.refused_at.is_none() && self.notices.shows_notes() {
             true => left.min(FIRST_POLL),
             false => left.min(POLL),
         }
@@ -270,12 +270,12 @@ impl<'a> Acquisition<'a> {
             return Err(error);
         }
         self.pauses.reset();
-        let pause = match self.say.shows_progress() {
+        let pause = match self.notices.shows_progress() {
             true => Duration::ZERO,
             false => NOTICE_PAUSE,
         };
         if self.notice.is_due(notice, Instant::now(), pause) {
-            self.say.note(notice);
+            self.notices.note(notice);
         }
         let pause = at_least(answer.retry_after.unwrap_or(Duration::from_secs(1)));
         Ok(left.map_or(pause, |left| pause.min(left)))
@@ -322,9 +322,9 @@ impl<'a> Acquisition<'a> {
         }
         let text = format!("{error}; trying again");
         let is_long = since.elapsed() > service::NOTICE_AFTER;
-        let is_said = is_long || self.say.shows_progress();
+        let is_said = is_long || self.notices.shows_progress();
         if is_said && self.notice.is_due(&text, Instant::now(), Duration::ZERO) {
-            self.say.note(&text);
+            self.notices.note(&text);
         }
         Ok(pause)
     }

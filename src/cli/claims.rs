@@ -11,7 +11,7 @@ use super::output::{self, OutputForm};
 use super::service::{self, ClientError};
 use super::signals::ClientSignals;
 use super::{Environment, Exit, flags, views};
-use crate::client::{Client, ClientClaim, Repeat};
+use crate::client::{Client, ClientClaim, RetryPolicy};
 use crate::domain::Token;
 
 const TOKEN_VARIABLE: &str = "LEASEHOLD_LOCK_TOKEN";
@@ -95,11 +95,11 @@ pub(super) fn acquire(
     if options.token.is_none() && output::may_be_closed() {
         let text = "standard output is closed, or the null device: the token is lost, and the lock stays taken until its TTL is \
                     over; --token names one";
-        form.say().problem(text);
+        form.notices().problem(text);
     }
     service::block_on(async {
         let mut signals = ClientSignals::listen()?;
-        let acquisition = Acquisition::new(&mut client, &options, form.say());
+        let acquisition = Acquisition::new(&mut client, &options, form.notices());
         let acquired = match acquisition.acquire(&mut signals).await? {
             AcquisitionEnd::Granted(acquired) => acquired,
             AcquisitionEnd::Stopped(signal) => return Ok(Exit::Command(128 + signal as u8)),
@@ -119,7 +119,7 @@ pub(super) fn acquire(
         }
         // Without its token nobody can release the lock.
         let _ = client
-            .send_repeatedly(&acquired.claim.release(None), Repeat::Always)
+            .send_repeatedly(&acquired.claim.release(None), RetryPolicy::Always)
             .await;
         Err(ClientError::Internal(format!(
             "cannot write the token, so the lock was released: {error}"
@@ -135,7 +135,7 @@ pub(super) fn renew(matches: &ArgMatches, environment: &Environment) -> Result<E
     let ttl = matches.get_one::<Duration>("ttl").copied();
     service::block_on(async {
         let call = claim.renew(ttl);
-        let answer = service::ask(&mut client, &call, Repeat::Always, form.say()).await;
+        let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
         let answer = service::expect_success(answer, &client)?;
         Ok(match form {
             OutputForm::Quiet => Exit::Done,
@@ -155,7 +155,7 @@ pub(super) fn release(
     let form = OutputForm::of(matches);
     service::block_on(async {
         let call = claim.release(None);
-        let answer = service::ask(&mut client, &call, Repeat::Always, form.say()).await;
+        let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
         service::expect_success(answer, &client)?;
         Ok(match form {
             OutputForm::Quiet | OutputForm::Json => Exit::Done,

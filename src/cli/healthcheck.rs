@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use super::service::ClientError;
 use super::{CliError, Environment, Exit, flags, output};
 use crate::client::{HttpConnection, ServiceUrl, completed};
-use crate::config::{Config, ListenAddress, Probed, certificates_in};
+use crate::config::{Config, ListenAddress, ProbeTarget, certificates_in};
 use crate::domain::duration;
 use crate::tls::{self, CertificateFault};
 
@@ -169,7 +169,7 @@ impl Probe {
 
     /// The readiness of a server. One that listens on the unspecified address is asked over loopback, because nothing can
     /// connect to the unspecified address itself.
-    fn of(probed: &Probed) -> io::Result<Self> {
+    fn of(probed: &ProbeTarget) -> io::Result<Self> {
         let tls = probed.has_tls.then(tls::config_for_probe).transpose();
         let tls = tls.map_err(io::Error::other)?.map(Arc::new);
         let service = match &probed.address {

@@ -8,8 +8,8 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
+use super::notices::{Notices, Verbosity};
 use super::output::{self, Cell, TextTable};
-use super::say::{Say, Verbosity};
 use super::{Environment, Exit, arguments, flags};
 use crate::config::{
     ADMIN, API_KEY_CHARS_MAX, Config, ConfigError, KeyHash, KeysFile, PrincipalEntry, Secret,
@@ -138,11 +138,11 @@ fn new() -> Result<Exit, KeysError> {
     let key = format!("{KEY_PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
     let shown = output::show(&format!("{key}\n"));
     let hash = KeyHash::of(key.as_bytes());
-    let say = Say::new(Verbosity::Normal);
+    let notices = Notices::new(Verbosity::Normal);
     if output::may_be_closed() {
-        say.problem("standard output is closed, or the null device: the key is lost");
+        notices.problem("standard output is closed, or the null device: the key is lost");
     }
-    say.note(&format!("for the keys file: \"{hash}\""));
+    notices.note(&format!("for the keys file: \"{hash}\""));
     Ok(shown)
 }
 

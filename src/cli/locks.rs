@@ -10,7 +10,7 @@ use serde_json::json;
 use super::output::{self, OutputForm};
 use super::service::{self, ClientError};
 use super::{Environment, Exit, arguments, views};
-use crate::client::{Call, Repeat};
+use crate::client::{Call, RetryPolicy};
 use crate::domain::LockName;
 
 /// How many locks to ask for at once: as many as the service gives.
@@ -63,7 +63,7 @@ pub(super) fn get(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let mut client = service::client(matches, environment)?;
     let form = OutputForm::of(matches);
     service::block_on(async {
-        let answer = service::ask(&mut client, &call, Repeat::Always, form.say()).await;
+        let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
         let answer = service::expect_success(answer, &client)?;
         Ok(match form {
             OutputForm::Json => output::show(&output::document(&answer.text)),
@@ -92,7 +92,8 @@ pub(super) fn ls(matches: &ArgMatches, environment: &Environment) -> Result<Exit
         let mut page_token = String::new();
         loop {
             let call = Call::get(page_path(prefix, &page_token));
-            let answer = service::ask(&mut client, &call, Repeat::Always, form.say()).await;
+            let answer =
+                service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
             let answer = service::expect_success(answer, &client)?;
             let locks = answer.body["locks"]
                 .as_array()
@@ -139,7 +140,13 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
     let form = OutputForm::of(matches);
     service::block_on(async {
         // A repetition could evict claims that were granted the lock since.
-        let answer = service::ask(&mut client, &call, Repeat::IfNotExecuted, form.say()).await;
+        let answer = service::ask(
+            &mut client,
+            &call,
+            RetryPolicy::IfNotExecuted,
+            form.notices(),
+        )
+        .await;
         let is_unclear = match &answer {
             Ok(answer) => answer.body["outcome"] == "unknown",
             Err(_) => true,
@@ -157,7 +164,7 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
             OutputForm::Json => output::show(&output::document(&answer.text)),
             OutputForm::Table if answer.body["evicted_total"] == 0 => {
                 let call = Call::of_lock(Method::GET, name);
-                let lock = client.send_repeatedly(&call, Repeat::Never).await.ok();
+                let lock = client.send_repeatedly(&call, RetryPolicy::Never).await.ok();
                 let free_in_ms = lock.and_then(|lock| lock.body["free_in_ms"].as_u64());
                 output::show(&views::not_held(name.as_str(), free_in_ms))
             }

@@ -14,7 +14,7 @@ use hyper::body::Bytes;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::Exit;
-use super::say::{Say, Verbosity};
+use super::notices::{Notices, Verbosity};
 use crate::domain::{duration, text};
 
 const HEADER: Style = Style::new().bold();
@@ -39,8 +39,8 @@ impl OutputForm {
     }
 
     /// What the command says beside its result.
-    pub(super) fn say(self) -> Say {
-        Say::new(match self {
+    pub(super) fn notices(self) -> Notices {
+        Notices::new(match self {
             Self::Quiet => Verbosity::Quiet,
             Self::Table | Self::Json => Verbosity::Normal,
         })
@@ -108,7 +108,7 @@ pub(super) fn after_failure(error: &io::Error) -> Exit {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Exit::Done;
     }
-    Say::new(Verbosity::Normal).problem(&format!("cannot write the result: {error}"));
+    Notices::new(Verbosity::Normal).problem(&format!("cannot write the result: {error}"));
     Exit::Internal
 }
 

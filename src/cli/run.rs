@@ -12,7 +12,6 @@ pub(super) mod launch;
 mod messages;
 mod nested;
 pub(super) mod options;
-mod orders;
 mod processes;
 mod supervise;
 mod terminal;
@@ -26,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::acquisition::{self, AcquiredLease, Acquisition, AcquisitionEnd};
-use super::say::{Say, Verbosity};
+use super::notices::{Notices, Verbosity};
 use super::service::{self, ClientError};
 use super::signals::ClientSignals;
 use super::{CliError, Environment, Exit};
@@ -50,7 +49,7 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let variables = service::variables(matches, &client);
     let run = Run {
         outer: OuterRun::find(&options.claim.names, environment, &client)?,
-        say: Say::new(options.verbosity),
+        notices: Notices::new(options.verbosity),
         options,
         variables,
     };
@@ -59,7 +58,7 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         // Not an error of this command: its caller chose the code.
         Err(ClientError::Busy(text)) => {
             if busy_code != 0 {
-                Say::new(Verbosity::Normal).note(&text);
+                Notices::new(Verbosity::Normal).note(&text);
             }
             Ok(Exit::Command(busy_code))
         }
@@ -73,7 +72,7 @@ struct Run {
     outer: Option<OuterRun>,
     /// By which a client that the command starts finds the same service.
     variables: Vec<(&'static str, String)>,
-    say: Say,
+    notices: Notices,
 }
 
 /// What a run has while its command runs.
@@ -96,7 +95,7 @@ impl Run {
                 signal = signals.next_stop() => return Ok(Exit::Command(128 + signal as u8)),
             };
             if acquired.is_none() {
-                self.say
+                self.notices
                     .detail("the outer run does not hold its lock any more; taking the lock anew");
                 outer = None;
             }
@@ -104,7 +103,7 @@ impl Run {
         let acquired = match acquired {
             Some(acquired) => acquired,
             None => {
-                let acquisition = Acquisition::new(&mut client, options, self.say);
+                let acquisition = Acquisition::new(&mut client, options, self.notices);
                 match acquisition.acquire(&mut signals).await? {
                     AcquisitionEnd::Granted(acquired) => *acquired,
                     AcquisitionEnd::Stopped(signal) => {
@@ -115,7 +114,7 @@ impl Run {
         };
         let names = acquisition::shown(acquired.claim.names());
         let fences = fences(&acquired);
-        self.say
+        self.notices
             .detail(&format!("holding {names} with fencing token {fences}"));
         let nested = NestedRuns::new()?;
         let held = HeldLock {
@@ -172,7 +171,7 @@ impl Run {
         let stopped = CancellationToken::new();
         let keeping = tokio::spawn(keeper.keep(tx, stopped.clone()));
         let deadline = (deadline, self.options.ignores_loss);
-        let supervision = Supervision::new(command, deadline, news, signals, self.say)?;
+        let supervision = Supervision::new(command, deadline, news, signals, self.notices)?;
         let ended = supervision.until_end(held.nested).await?;
         stopped.cancel();
         let keeper = keeping.await.map_err(io::Error::other)?;
@@ -196,7 +195,7 @@ impl Run {
 
     async fn finish(&self, ended: SupervisedEnd, mut keeper: LeaseKeeper) -> Exit {
         if let Some(signal) = ended.stopped_by {
-            self.say.problem(&format!(
+            self.notices.problem(&format!(
                 "ended by {signal}; the runs within the command hold the lock, which is free when they have ended and \
                  its TTL of {:?} is over",
                 keeper.lease.ttl
@@ -205,14 +204,14 @@ impl Run {
         }
         let mut is_lost = ended.is_lost;
         match keeper.release().await {
-            ReleaseOutcome::Released => self.say.detail("released the lock"),
+            ReleaseOutcome::Released => self.notices.detail("released the lock"),
             ReleaseOutcome::WasLost(_) if is_lost => {}
             ReleaseOutcome::WasLost(reason) => {
                 is_lost = true;
                 let text = format!("the lock was lost before the command ended: {reason}");
-                self.say.problem(&text);
+                self.notices.problem(&text);
             }
-            ReleaseOutcome::NotReleased(problem) => self.say.note(&format!(
+            ReleaseOutcome::NotReleased(problem) => self.notices.note(&format!(
                 "cannot release the lock, which stays taken until its TTL of {:?} is over: {problem}",
                 keeper.lease.ttl
             )),
@@ -229,7 +228,7 @@ impl Run {
 
     fn not_started(&self, errno: Errno) -> Exit {
         let program = self.options.command[0].to_string_lossy();
-        self.say
+        self.notices
             .problem(&format!("cannot execute {program}: {}", errno.desc()));
         #[expect(
             clippy::wildcard_enum_match_arm,

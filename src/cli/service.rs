@@ -10,9 +10,11 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, value_parser};
 use hyper::StatusCode;
 
-use super::say::Say;
+use super::notices::Notices;
 use super::{Environment, Exit, flags};
-use crate::client::{Call, CertificateFiles, Client, NoAnswer, Repeat, ServiceAnswer, ServiceUrl};
+use crate::client::{
+    Call, CertificateFiles, Client, NoAnswer, RetryPolicy, ServiceAnswer, ServiceUrl,
+};
 use crate::config::{ClientKey, Secret, certificates_in, check_variables};
 use crate::domain::duration;
 
@@ -297,15 +299,15 @@ pub(super) fn block_on(
 pub(super) async fn ask(
     client: &mut Client,
     call: &Call,
-    repeat: Repeat,
-    say: Say,
+    repeat: RetryPolicy,
+    notices: Notices,
 ) -> Result<ServiceAnswer, NoAnswer> {
     let url = client.url().to_string();
     let mut answer = pin!(client.send_repeatedly(call, repeat));
     if let Ok(answered) = tokio::time::timeout(NOTICE_AFTER, &mut answer).await {
         return answered;
     }
-    say.note(&format!("no useful answer from {url} yet; still trying"));
+    notices.note(&format!("no useful answer from {url} yet; still trying"));
     answer.await
 }
 

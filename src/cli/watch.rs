@@ -12,12 +12,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use super::notices::{Notices, Verbosity};
 use super::output;
-use super::say::{Say, Verbosity};
 use super::service::{self, ClientError};
 use super::{Environment, Exit, arguments, flags, views};
 use crate::client::{
-    Call, Client, EventStream, Repeat, RetryPauses, ServiceAnswer, StreamAnswer, StreamedEvent,
+    Call, Client, EventStream, RetryPauses, RetryPolicy, ServiceAnswer, StreamAnswer, StreamedEvent,
 };
 use crate::domain::{LockName, text};
 
@@ -71,7 +71,7 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         is_away: false,
         was_reset: false,
         pauses: RetryPauses::default(),
-        say: Say::new(Verbosity::Normal),
+        notices: Notices::new(Verbosity::Normal),
     };
     let name = matches.get_one::<LockName>("name");
     let is_json = matches.get_flag("json");
@@ -112,7 +112,7 @@ struct LockWatch {
     /// Whether the last event was a reset.
     was_reset: bool,
     pauses: RetryPauses,
-    say: Say,
+    notices: Notices,
 }
 
 impl LockWatch {
@@ -163,7 +163,10 @@ impl LockWatch {
     async fn lock(&mut self, name: &LockName) -> Result<(Value, Instant), ClientError> {
         let asked_at = Instant::now();
         let call = Call::of_lock(Method::GET, name);
-        let answer = self.client.send_repeatedly(&call, Repeat::Always).await;
+        let answer = self
+            .client
+            .send_repeatedly(&call, RetryPolicy::Always)
+            .await;
         let answer = service::expect_success(answer, &self.client)?;
         Ok((answer.body, asked_at))
     }
@@ -196,7 +199,7 @@ impl LockWatch {
                 return Err(error);
             }
             if !self.is_away {
-                self.say.note(&format!("{error}; trying again"));
+                self.notices.note(&format!("{error}; trying again"));
                 self.is_away = true;
             }
             tokio::time::sleep(pause).await;
@@ -211,7 +214,7 @@ impl LockWatch {
         }
         if !self.is_away {
             let url = self.client.url();
-            self.say
+            self.notices
                 .note(&format!("lost the events of {url}; trying again"));
             self.is_away = true;
         }

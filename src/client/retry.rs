@@ -16,7 +16,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// When a request may be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
+pub enum RetryPolicy {
     /// Also if it may have been executed: a second execution changes nothing.
     Always,
     /// Only if it was certainly not executed.
@@ -47,7 +47,7 @@ impl RetryPauses {
     }
 }
 
-impl Repeat {
+impl RetryPolicy {
     fn allows(self, answered: &Result<ServiceAnswer, NoAnswer>) -> bool {
         match (self, answered) {
             (_, Ok(answer)) if !answer.is_temporary() => false,
@@ -71,7 +71,7 @@ impl Client {
     pub async fn send_repeatedly(
         &mut self,
         call: &Call,
-        repeat: Repeat,
+        repeat: RetryPolicy,
     ) -> Result<ServiceAnswer, NoAnswer> {
         let give_up = Instant::now() + REPEAT_MAX;
         let mut pauses = RetryPauses::default();

@@ -13,7 +13,7 @@ use super::key_hash::KeyHash;
 use super::secret;
 use crate::domain::{NamePrefix, Rights, Rule, Verb, Verbs};
 pub use quota::{Quota, RequestRate};
-use tables::{Place, Section};
+use tables::{Section, SourceFile};
 
 /// The longest keys file, in bytes: some five thousand principals.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -82,7 +82,7 @@ impl KeysFile {
             reason(problem.to_owned())
         })?;
         let text = String::from_utf8(contents).map_err(|_| reason("it is not UTF-8".to_owned()))?;
-        let place = Place { path, text: &text };
+        let place = SourceFile { path, text: &text };
         Ok(Self {
             path: path.to_owned(),
             principals: principals(&place)?,
@@ -90,7 +90,7 @@ impl KeysFile {
     }
 }
 
-fn principals(place: &Place<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
+fn principals(place: &SourceFile<'_>) -> Result<Vec<PrincipalEntry>, ConfigError> {
     let document = place.parse()?;
     let top = Section::top(place, &document);
     top.has_only(&["principals", QUOTA])?;

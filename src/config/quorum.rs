@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::sentinel::SentinelAddress;
+use super::redis_url::SentinelAddress;
 use super::store::{self, Credentials, RedisAddress, StoreUrl};
 
 const HOW: &str =

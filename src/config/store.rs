@@ -5,11 +5,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::cluster::ClusterAddress;
-use super::hosts;
 use super::quorum::QuorumAddress;
+use super::redis_url::{ClusterAddress, SentinelAddress, host_and_port};
 use super::secret::Secret;
-use super::sentinel::SentinelAddress;
 
 const REDIS_PORT: u16 = 6379;
 
@@ -211,7 +209,7 @@ fn redis(scheme: &str, rest: &str) -> Result<(StoreUrl, Credentials), String> {
         return Ok((StoreUrl::Cluster(address), credentials));
     }
     let (authority, number) = place.split_once('/').unwrap_or((place, ""));
-    let (host, port) = hosts::host_and_port(authority, REDIS_PORT)?;
+    let (host, port) = host_and_port(authority, REDIS_PORT)?;
     let address = RedisAddress {
         host,
         port,

@@ -52,8 +52,8 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
     let slot = app.slot(Operation::Watch, &requester).await?;
     let events = app.service().watch(Scope::Prefix(prefix), after).await;
     let is_shown = move |event: &WatchEvent| match (event, &shown) {
-        (WatchEvent::Happened(event), Some(shown)) => shown.cover(&event.name),
-        (WatchEvent::Happened(_), None) | (WatchEvent::Reset, _) => true,
+        (WatchEvent::Event(event), Some(shown)) => shown.cover(&event.name),
+        (WatchEvent::Event(_), None) | (WatchEvent::Reset, _) => true,
     };
     let events = events.filter(move |event| ready(is_shown(event)));
     Ok(response(events.map(encode), slot, &requester))
@@ -112,7 +112,7 @@ fn last_event_id(headers: &HeaderMap) -> Option<String> {
 
 fn encode(event: WatchEvent) -> Event {
     match event {
-        WatchEvent::Happened(event) => Event::shared(event.text(|event| {
+        WatchEvent::Event(event) => Event::shared(event.text(|event| {
             let data = LockEventBody::new(event);
             sse::text_with_id(&event.id, event.kind.label(), &data)
         })),
@@ -128,11 +128,11 @@ mod tests {
 
     use super::*;
     use crate::domain::{EventKind, LockEvent, Owner, Timestamp};
-    use crate::service::Happened;
+    use crate::service::EncodedEvent;
 
     #[test]
     fn streams_share_the_bytes_of_an_event() {
-        let happened = Arc::new(Happened::new(LockEvent {
+        let happened = Arc::new(EncodedEvent::new(LockEvent {
             id: "1".to_owned(),
             kind: EventKind::Acquired,
             name: LockName::parse(b"a").expect("a name"),
@@ -141,7 +141,7 @@ mod tests {
             expires_at: None,
             owner: Owner::default(),
         }));
-        let [one, other] = [(); 2].map(|()| encode(WatchEvent::Happened(Arc::clone(&happened))));
+        let [one, other] = [(); 2].map(|()| encode(WatchEvent::Event(Arc::clone(&happened))));
         let (one, other) = (one.into_bytes(), other.into_bytes());
         assert_eq!(one.as_ptr(), other.as_ptr());
         assert!(one.starts_with(b"id: 1\nevent: acquired\ndata: {"));

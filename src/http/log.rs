@@ -40,11 +40,11 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
         return;
     }
     let is_only_slow = is_slow && !is_failed && settings.mode == LogRequests::Failed;
-    let frequent = match is_only_slow {
-        true => Some(Frequent::SlowRequest),
-        false => frequent(app, request, response),
+    let sampled = match is_only_slow {
+        true => Some(SampledLine::SlowRequest),
+        false => sampled(app, request, response),
     };
-    let Some(number) = app.log_sample().number(frequent) else {
+    let Some(number) = app.log_sample().number(sampled) else {
         return;
     };
     let lock = matches!(request.route, Some(Route::Lock | Route::Terraform))
@@ -74,14 +74,14 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
 
 /// The kind of a line that can come in any number; none if such lines are always written. On a service with keys, bad
 /// requests to open routes count as refusals without a key, because clients without one can send them.
-fn frequent(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) -> Option<Frequent> {
+fn sampled(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) -> Option<SampledLine> {
     let (settings, peer) = (app.settings(), request.requester.network());
     let asks_for_keys = matches!(settings.access, Access::Keys(..));
     let is_open = request.route.is_none_or(Route::shows_no_lock);
     if asks_for_keys && is_open && response.status.is_client_error() {
-        return Some(Frequent::PeerRefusal(peer));
+        return Some(SampledLine::PeerRefusal(peer));
     }
-    Frequent::of(response.problem?, peer, settings.request_log.mode)
+    SampledLine::of(response.problem?, peer, settings.request_log.mode)
 }
 
 struct LogLine<'a> {
@@ -168,7 +168,7 @@ pub(super) fn outcome(response: &ResponseFacts<'_>) -> &'static str {
 
 /// A kind of line that can come in any number.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Frequent {
+pub(super) enum SampledLine {
     /// Refusals that any client can cause, with or without a key.
     PeerRefusal(IpAddr),
     /// Other refusals of what a client asks for, such as a field that is wrong.
@@ -181,7 +181,7 @@ pub(super) enum Frequent {
     SlowRequest,
 }
 
-impl Frequent {
+impl SampledLine {
     /// The kind of a line about this problem of this peer; none if such lines are always written, as those about client
     /// errors are where every request has a line.
     pub(super) fn of(problem: &Problem, peer: IpAddr, mode: LogRequests) -> Option<Self> {
@@ -230,33 +230,35 @@ pub(super) struct LineNumber {
 
 impl LogSample {
     /// Counts a line. Returns its number, or none if the line is left out.
-    pub(super) fn number(&self, frequent: Option<Frequent>) -> Option<LineNumber> {
+    pub(super) fn number(&self, sampled: Option<SampledLine>) -> Option<LineNumber> {
         let mut number = LineNumber::default();
-        let (field, count) = match frequent {
+        let (field, count) = match sampled {
             None => return Some(number),
-            Some(Frequent::PeerRefusal(peer)) => (
+            Some(SampledLine::PeerRefusal(peer)) => (
                 &mut number.peer_refusals,
                 self.peer_refusals.count(peer).count,
             ),
-            Some(Frequent::ClientError(peer)) => (
+            Some(SampledLine::ClientError(peer)) => (
                 &mut number.client_errors,
                 self.client_errors.count(peer).count,
             ),
-            Some(Frequent::Eviction(peer)) => {
+            Some(SampledLine::Eviction(peer)) => {
                 (&mut number.evictions, self.evictions.count(peer).count)
             }
-            Some(Frequent::StoreFailure) => {
+            Some(SampledLine::StoreFailure) => {
                 (&mut number.store_failures, self.store_failures.count())
             }
-            Some(Frequent::SlowRequest) => (&mut number.slow_requests, self.slow_requests.count()),
+            Some(SampledLine::SlowRequest) => {
+                (&mut number.slow_requests, self.slow_requests.count())
+            }
         };
         *field = Some(count);
         if count > LOGGED_EACH && !count.is_power_of_two() {
             return None;
         }
         if matches!(
-            frequent,
-            Some(Frequent::StoreFailure | Frequent::SlowRequest)
+            sampled,
+            Some(SampledLine::StoreFailure | SampledLine::SlowRequest)
         ) {
             return Some(number);
         }

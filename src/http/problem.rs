@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use super::auth::RateLimit;
 use super::extract::echo;
 use super::locks::{LOCK_TOKEN, secret};
-use super::scope::Waited;
+use super::scope::QueueTime;
 use super::wire::{HolderView, json, millis};
 use crate::domain::{
     Conflict, Holders, InvalidField, InvalidName, InvalidToken, LockName, NotHeld, Token, duration,
@@ -309,7 +309,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.0.code.facts().status;
-        Waited(self.0.waited).attach_to(&mut response);
+        QueueTime(self.0.waited).attach_to(&mut response);
         if let Some(rate_limit) = self.0.rate_limit {
             rate_limit.attach_to(&mut response);
         }

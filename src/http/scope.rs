@@ -35,9 +35,9 @@ use crate::telemetry::traces::TraceId;
 /// How long a request waited in a queue, passed from the handler to the log: a request that waits for a lock is not
 /// slow.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Waited(pub(super) Duration);
+pub(super) struct QueueTime(pub(super) Duration);
 
-impl Waited {
+impl QueueTime {
     /// Adds itself to the response for the outermost layer, unless it is zero.
     pub(super) fn attach_to(self, response: &mut Response) {
         if !self.0.is_zero() {
@@ -163,7 +163,7 @@ fn finished(
     started: Instant,
     mut response: Response,
 ) -> Response {
-    let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
+    let QueueTime(waited) = response.extensions_mut().remove().unwrap_or_default();
     let rate_limit = response.extensions_mut().remove::<RateLimit>();
     let mut problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {

@@ -30,7 +30,7 @@ pub struct Gate {
 /// Permits of a gate, held until dropped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "they are held, not read")]
-pub struct Passed {
+pub struct GatePermit {
     of_gate: OwnedSemaphorePermit,
     of_heavy: Option<OwnedSemaphorePermit>,
 }
@@ -53,7 +53,7 @@ impl Gate {
     ///
     /// # Cancel safety
     /// A dropped future holds no permits.
-    pub async fn pass(&self, weight: usize, deadline: Instant) -> Option<Passed> {
+    pub async fn pass(&self, weight: usize, deadline: Instant) -> Option<GatePermit> {
         match self.try_pass(weight) {
             Some(passed) => Some(passed),
             None => timeout_at(deadline, self.pass_without_deadline(weight))
@@ -62,7 +62,7 @@ impl Gate {
         }
     }
 
-    fn try_pass(&self, weight: usize) -> Option<Passed> {
+    fn try_pass(&self, weight: usize) -> Option<GatePermit> {
         let (weight, is_heavy) = self.weigh(weight);
         let try_take = |part: &Arc<Semaphore>| Arc::clone(part).try_acquire_many_owned(weight).ok();
         let of_heavy = match is_heavy {
@@ -70,14 +70,14 @@ impl Gate {
             false => None,
         };
         let of_gate = try_take(&self.free)?;
-        Some(Passed { of_gate, of_heavy })
+        Some(GatePermit { of_gate, of_heavy })
     }
 
     /// Waits for `weight` permits without a deadline. Never returns `None`, because the semaphores are never closed.
     ///
     /// # Cancel safety
     /// A dropped future holds no permits.
-    pub async fn pass_without_deadline(&self, weight: usize) -> Option<Passed> {
+    pub async fn pass_without_deadline(&self, weight: usize) -> Option<GatePermit> {
         let (weight, is_heavy) = self.weigh(weight);
         let take = |part: &Arc<Semaphore>| Arc::clone(part).acquire_many_owned(weight);
         let of_heavy = match is_heavy {
@@ -85,7 +85,7 @@ impl Gate {
             false => None,
         };
         let of_gate = take(&self.free).await.ok()?;
-        Some(Passed { of_gate, of_heavy })
+        Some(GatePermit { of_gate, of_heavy })
     }
 
     /// How many permits an operation of this weight takes, and whether it is heavy.
@@ -123,8 +123,8 @@ struct SlotShared {
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is held, not read")]
 struct SlotPermits {
-    of_all: Passed,
-    of_peer: Option<Passed>,
+    of_all: GatePermit,
+    of_peer: Option<GatePermit>,
 }
 
 impl Slot {

@@ -21,7 +21,7 @@ use super::acquire::Request;
 use super::{LockService, ServiceShared};
 use crate::backoff::Backoff;
 use crate::domain::{Claim, Rollback, SuspendOptions, Suspended};
-use crate::limits::{Passed, Slot};
+use crate::limits::{GatePermit, Slot};
 use crate::store::StoreError;
 use crate::telemetry::traces;
 
@@ -206,7 +206,7 @@ impl Request {
 
     /// Waits until the rollback may be sent. What streams release when they close counts in their peer's share; the
     /// rollback of a grant is within the slot of its request.
-    async fn admit_rollback(&self, rollback: Rollback) -> [Option<Passed>; 2] {
+    async fn admit_rollback(&self, rollback: Rollback) -> [Option<GatePermit>; 2] {
         let of_peer = match (rollback, self.slot.peer()) {
             (Rollback::Close, Some(peer)) => peer.closings.pass_without_deadline(1).await,
             (Rollback::Close, None) | (Rollback::Undo, _) => None,

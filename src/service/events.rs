@@ -99,19 +99,19 @@ struct LogState {
 /// One entry of the log.
 #[derive(Clone, Debug)]
 pub(super) enum LogEntry {
-    Happened(Arc<Happened>),
+    Event(Arc<EncodedEvent>),
     /// Messages may have been lost here.
     Gap,
 }
 
 /// An event, with its encoded text: the first watcher makes it, and all others share it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Happened {
+pub struct EncodedEvent {
     event: LockEvent,
     text: OnceLock<Arc<[u8]>>,
 }
 
-impl Happened {
+impl EncodedEvent {
     /// An event that is not encoded yet.
     #[must_use]
     pub fn new(event: LockEvent) -> Self {
@@ -130,7 +130,7 @@ impl Happened {
     }
 }
 
-impl Deref for Happened {
+impl Deref for EncodedEvent {
     type Target = LockEvent;
 
     fn deref(&self) -> &LockEvent {
@@ -224,7 +224,7 @@ impl EventLog {
         if state.watchers > 0 && state.schedule.learn(&event, Instant::now()) {
             self.schedule_changed.notify_one();
         }
-        self.push(state, LogEntry::Happened(Arc::new(Happened::new(event))));
+        self.push(state, LogEntry::Event(Arc::new(EncodedEvent::new(event))));
     }
 
     pub(super) fn record_gap(&self) {
@@ -257,7 +257,7 @@ impl EventLog {
             return (end, true);
         };
         let is_last_seen =
-            |entry: &LogEntry| matches!(entry, LogEntry::Happened(event) if event.id == after);
+            |entry: &LogEntry| matches!(entry, LogEntry::Event(event) if event.id == after);
         match state.entries.iter().rposition(is_last_seen) {
             Some(index) => (state.first + index as u64 + 1, true),
             None => (end, false),
@@ -275,7 +275,7 @@ impl EventLog {
         let batch = state.entries.range(index..).take(BATCH);
         let entries = batch
             .filter(|entry| match entry {
-                LogEntry::Happened(event) => scope.has(&event.name),
+                LogEntry::Event(event) => scope.has(&event.name),
                 LogEntry::Gap => true,
             })
             .cloned()

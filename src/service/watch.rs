@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ServiceShared;
-use super::events::{ExpiryTask, Happened, LINGER, LogEntry};
+use super::events::{EncodedEvent, ExpiryTask, LINGER, LogEntry};
 use super::metrics::Open;
 use crate::backoff;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockState, LockView};
@@ -57,7 +57,7 @@ impl Scope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// Something happened to a lock.
-    Happened(Arc<Happened>),
+    Event(Arc<EncodedEvent>),
     /// Events may be missing: the watcher should read the state again.
     Reset,
 }
@@ -155,8 +155,8 @@ impl Watcher {
                 return Some((WatchEvent::Reset, self));
             }
             match self.ready.pop_front() {
-                Some(LogEntry::Happened(event)) => {
-                    return Some((WatchEvent::Happened(event), self));
+                Some(LogEntry::Event(event)) => {
+                    return Some((WatchEvent::Event(event), self));
                 }
                 Some(LogEntry::Gap) => return Some((WatchEvent::Reset, self)),
                 None => {}

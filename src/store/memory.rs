@@ -19,7 +19,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::pace::Pace;
-use super::state::{Applied, ClaimKeys, KeyedClaim, ListingProgress, State, StoreTime};
+use super::state::{ClaimKeys, KeyedClaim, ListingProgress, State, StepResult, StoreTime};
 use super::{
     Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
 };
@@ -31,8 +31,8 @@ use crate::domain::{
 use clock::Clock;
 pub(super) use clock::wall_time;
 use counting::LeaseCounts;
-use journal::{Guarded, has_room};
 pub(super) use journal::{Journal, deliver};
+use journal::{LockedState, has_room};
 
 /// How many holders one step of an eviction evicts.
 const EVICTED_PER_STEP: usize = 64;
@@ -47,7 +47,7 @@ const YIELDS_MAX: usize = 100;
 
 /// Leases and queues in this process's memory.
 pub struct MemoryStore {
-    state: Mutex<Guarded>,
+    state: Mutex<LockedState>,
     /// How many threads wait for the state. The mutex has no queue: a thread that takes it again and again would keep it.
     waiting: AtomicUsize,
     /// Held while notifications are delivered, so that they arrive in the order in which they happened.
@@ -85,7 +85,7 @@ impl MemoryStore {
 
     fn on(state: State, clock: Clock, journal: Option<Arc<dyn Journal>>) -> Self {
         Self {
-            state: Mutex::new(Guarded {
+            state: Mutex::new(LockedState {
                 state,
                 pending: Vec::new(),
                 journal: journal.clone(),
@@ -119,7 +119,7 @@ impl MemoryStore {
     }
 
     /// Runs one step, then delivers its notifications.
-    fn step<T>(&self, step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>) -> T {
+    fn step<T>(&self, step: impl FnOnce(&mut State, StoreTime) -> StepResult<'_, T>) -> T {
         self.guard(|guarded, now| guarded.step(now, step))
     }
 
@@ -134,7 +134,7 @@ impl MemoryStore {
         &self,
         names: &[LockName],
         deadline: Instant,
-        step: impl Fn(&mut State, StoreTime) -> Applied<'_, T>,
+        step: impl Fn(&mut State, StoreTime) -> StepResult<'_, T>,
     ) -> Result<T, StoreError> {
         let at_once = || {
             self.guard(|guarded, now| {
@@ -176,7 +176,7 @@ impl MemoryStore {
     }
 
     /// Runs steps of one moment, then delivers their notifications.
-    fn guard<T>(&self, steps: impl FnOnce(&mut Guarded, StoreTime) -> T) -> T {
+    fn guard<T>(&self, steps: impl FnOnce(&mut LockedState, StoreTime) -> T) -> T {
         let mut guarded = self.guarded();
         // The clock is read under the lock, so that the order of steps is the order of their moments.
         let now = self.clock.now();
@@ -199,7 +199,7 @@ impl MemoryStore {
         drop(delivering);
     }
 
-    fn guarded(&self) -> MutexGuard<'_, Guarded> {
+    fn guarded(&self) -> MutexGuard<'_, LockedState> {
         let state = match self.state.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -355,7 +355,7 @@ impl LockStore for MemoryStore {
 
     /// The state keeps a count, so there is nothing to do for it.
     async fn sweep(&self) {
-        self.forget_counted();
+        self.sweep_counted().await;
     }
 
     fn traced_as(&self) -> Option<&'static str> {

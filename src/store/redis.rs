@@ -1,13 +1,11 @@
 //! Leases in Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
 //!
-//! Only this module knows Redis. Every operation is one request to a `node`, which is the only Redis or one of the
-//! `partitions` of a `cluster`; `across` does those on locks of several. `encode` builds the command, `scripts` has
-//! its script, and `decode` reads the answer. `keys` builds the keys; `pool` keeps the connections; `pubsub` and
+//! Only this module knows Redis. Every operation is one request to a `node`, which is the only Redis or a partition of a
+//! `cluster`, which has the operations on locks of several. `encode` builds the command, `scripts` has its script, and
+//! `decode` reads the answer. `keys` builds the keys; `pool` keeps the connections; `pubsub` and
 //! `subscriber` handle messages between processes; `recovery` knows whether the data can be trusted, and `reports`
 //! announces what the others must know before a grant is reported.
 
-mod across;
-mod answers;
 mod assign;
 mod barriers;
 mod cluster;
@@ -22,15 +20,10 @@ mod failure;
 mod health;
 mod info;
 mod keys;
-mod leases;
 mod listing;
 mod node;
-mod node_socket;
-mod nodes;
 mod opening;
 mod operations;
-mod partial_claim;
-mod partitions;
 mod pool;
 mod probe;
 mod pubsub;
@@ -42,12 +35,8 @@ mod reply;
 mod reports;
 mod scripts;
 mod sentinel;
-mod sentinel_states;
 mod subscriber;
-mod switches;
 mod tls;
-mod topology;
-mod traces;
 mod transport;
 mod views;
 
@@ -67,12 +56,13 @@ use crate::domain::{
     Acquired, Attempt, Claim, Evicted, Listing, LockName, LockNames, LockView, QueueRequest,
     Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
 };
-use cluster::Cluster;
+use cluster::{Cluster, partitions};
 use encode::Purpose;
 pub(crate) use failure::CONNECTION_REFUSED;
 use health::{CHECK_TIMEOUT, HealthCheck};
 use listing::Snapshots;
 use node::Node;
+use operations::AcquireScope;
 
 /// Leases in a Redis.
 pub struct RedisStore {
@@ -146,7 +136,11 @@ impl LockStore for RedisStore {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         match self.node_of(&claim.names) {
-            Some(node) => node.acquire(claim, attempt, queue_request, deadline).await,
+            Some(node) => {
+                let scope = AcquireScope::ALONE;
+                let acquiring = node.acquire(scope, claim, attempt, queue_request, deadline);
+                acquiring.await?.outcome()
+            }
             // Boxed, so that the futures of other requests need no space for it.
             None => Box::pin(self.acquire_across(claim, attempt, queue_request, deadline)).await,
         }

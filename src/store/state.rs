@@ -98,7 +98,7 @@ impl Add<Duration> for StoreTime {
 
 /// What a step did.
 #[derive(Debug)]
-pub struct Applied<'a, T> {
+pub struct StepResult<'a, T> {
     /// The answer.
     pub answer: T,
     /// What to deliver, in this order and after the notifications of all earlier steps.
@@ -153,13 +153,13 @@ impl State {
         &mut self,
         now: StoreTime,
         operation: impl FnOnce(&mut Table) -> T,
-    ) -> Applied<'_, T> {
+    ) -> StepResult<'_, T> {
         let table = &mut self.0;
         table.begin_step();
         table.sweep(now, SWEPT_PER_OPERATION);
         let answer = operation(table);
         table.finish_step(now);
-        Applied {
+        StepResult {
             answer,
             notifications: table.effects.take_notifications(),
             changed: table.effects.rows(),
@@ -167,12 +167,12 @@ impl State {
     }
 
     /// Sets whether steps return events.
-    pub fn set_event_delivery(&mut self, now: StoreTime, wanted: bool) -> Applied<'_, ()> {
+    pub fn set_event_delivery(&mut self, now: StoreTime, wanted: bool) -> StepResult<'_, ()> {
         self.step(now, |table| table.effects.wants_events = wanted)
     }
 
     /// How many locks are held; an expired one counts until an operation or a sweep finds it.
-    pub fn held(&mut self, now: StoreTime) -> Applied<'_, u64> {
+    pub fn held(&mut self, now: StoreTime) -> StepResult<'_, u64> {
         self.step(now, |table| table.held())
     }
 
@@ -183,7 +183,7 @@ impl State {
         claim: &KeyedClaim<'_>,
         attempt: Attempt,
         request: Option<&QueueRequest>,
-    ) -> Applied<'_, Result<Acquired, StoreError>> {
+    ) -> StepResult<'_, Result<Acquired, StoreError>> {
         self.step(now, |table| table.acquire(claim, attempt, request, now))
     }
 
@@ -193,7 +193,7 @@ impl State {
         now: StoreTime,
         claim: &KeyedClaim<'_>,
         changes: &[FenceChange],
-    ) -> Applied<'_, Assigned> {
+    ) -> StepResult<'_, Assigned> {
         self.step(now, |table| table.assign_fences(claim, changes, now))
     }
 
@@ -203,7 +203,7 @@ impl State {
         now: StoreTime,
         claim: &KeyedClaim<'_>,
         options: SuspendOptions,
-    ) -> Applied<'_, Suspended> {
+    ) -> StepResult<'_, Suspended> {
         self.step(now, |table| table.suspend(claim, options, now))
     }
 
@@ -214,7 +214,7 @@ impl State {
         claim: &KeyedClaim<'_>,
         attempt: Attempt,
         rollback: Rollback,
-    ) -> Applied<'_, ()> {
+    ) -> StepResult<'_, ()> {
         self.step(now, |table| table.withdraw(claim, attempt, rollback, now))
     }
 
@@ -224,7 +224,7 @@ impl State {
         now: StoreTime,
         keys: &ClaimKeys,
         change: RenewOptions,
-    ) -> Applied<'_, Renewed> {
+    ) -> StepResult<'_, Renewed> {
         self.step(now, |table| table.renew(keys, change, now))
     }
 
@@ -234,7 +234,7 @@ impl State {
         now: StoreTime,
         keys: &ClaimKeys,
         step_back: Option<StepBack>,
-    ) -> Applied<'_, Vec<Released>> {
+    ) -> StepResult<'_, Vec<Released>> {
         self.step(now, |table| table.release(keys, step_back, now))
     }
 
@@ -243,7 +243,7 @@ impl State {
         &mut self,
         now: StoreTime,
         name: &LockName,
-    ) -> Applied<'_, Vec<ClaimDigest>> {
+    ) -> StepResult<'_, Vec<ClaimDigest>> {
         self.step(now, |table| table.begin_eviction(name, now))
     }
 
@@ -254,12 +254,12 @@ impl State {
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
-    ) -> Applied<'_, Vec<Holder>> {
+    ) -> StepResult<'_, Vec<Holder>> {
         self.step(now, |table| table.evict_some(name, claims, reason, now))
     }
 
     /// The state of the lock.
-    pub fn inspect(&mut self, now: StoreTime, name: &LockName) -> Applied<'_, LockView> {
+    pub fn inspect(&mut self, now: StoreTime, name: &LockName) -> StepResult<'_, LockView> {
         self.step(now, |table| table.inspect(name, now))
     }
 
@@ -269,21 +269,21 @@ impl State {
         now: StoreTime,
         query: &ListQuery,
         page: &mut ListingProgress,
-    ) -> Applied<'_, ()> {
+    ) -> StepResult<'_, ()> {
         self.step(now, |table| table.list_some(query, page, now))
     }
 
     /// Clears away a bounded number of due entries. Returns whether there may be more.
-    pub fn sweep(&mut self, now: StoreTime) -> Applied<'_, bool> {
+    pub fn sweep(&mut self, now: StoreTime) -> StepResult<'_, bool> {
         self.step(now, |table| table.sweep(now, WORK_PER_STEP))
     }
 
     /// Ends a bounded part of what has expired on these locks. Returns whether that was all: then an operation on them at
     /// the same time ends nothing more. Otherwise it ends all the rest, however long that takes, except [`renew`](Self::renew),
     /// [`release`](Self::release), [`withdraw`](Self::withdraw) and [`list`](Self::list), which are always bounded.
-    pub fn expire_due(&mut self, now: StoreTime, names: &[LockName]) -> Applied<'_, bool> {
+    pub fn expire_due(&mut self, now: StoreTime, names: &[LockName]) -> StepResult<'_, bool> {
         if !self.0.is_any_due(now) {
-            return Applied {
+            return StepResult {
                 answer: true,
                 notifications: Vec::new(),
                 changed: &[],

@@ -32,12 +32,12 @@ use std::time::Duration;
 
 use leasehold::config::RedisAddress;
 use leasehold::domain::{
-    Claim, GrantKind, Granted, Holder, Lease, LockState, NotHolder, Refused, Released,
+    Claim, Fence, GrantKind, Granted, Holder, Lease, LockState, NotHolder, Refused, Released,
     RenewOptions, Renewed,
 };
 use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{LockStore, StoreError};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 
 use crate::support::fixture::{claim, claim_on, lock_of, name, not_holder, only, rival, ttl};
@@ -248,4 +248,48 @@ async fn assert_hands_over(holder: &Replica, other: &Replica) {
         matches!(granted, Ok(AcquireOutcome::Granted(_))),
         "{granted:?}"
     );
+}
+
+/// Four waiters of both replicas, one behind the other. Each releases the lock at once, and returns its fencing token and
+/// when it was granted the lock.
+async fn waiters_behind(
+    replicas: &[Arc<Replica>; 2],
+    held: &Claim,
+) -> Vec<JoinHandle<(Fence, Instant)>> {
+    let mut waiting = Vec::new();
+    for length in 1..=4 {
+        let replica = Arc::clone(&replicas[length % 2]);
+        let (waiter, wait) = (lasting(rival(held)), held.ttl.get() * 4);
+        waiting.push(tokio::spawn(async move {
+            let answer = replica.acquire_within(&waiter, wait).await;
+            let Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) = answer
+            else {
+                panic!("it waits on, but: {answer:?}");
+            };
+            let granted = Instant::now();
+            replica.release(&waiter).await.expect("the store answers");
+            (only(leases).holder.fence, granted)
+        }));
+        let replica = &replicas[0];
+        eventually("it is queued", async || {
+            let view = replica.service.inspect(lock_of(held)).await.ok()?;
+            (view.queue.length == length as u64).then_some(())
+        })
+        .await;
+    }
+    waiting
+}
+
+async fn assert_granted_in_order(waiting: Vec<JoinHandle<(Fence, Instant)>>, held_until: Instant) {
+    let mut last = None;
+    for waiter in waiting {
+        let (fence, granted) = waiter.await.expect("it was granted");
+        assert!(granted >= held_until, "granted while the lease is alive");
+        assert!(last < Some(fence), "{fence} after {last:?}");
+        last = Some(fence);
+    }
 }

@@ -42,13 +42,13 @@ struct Accepting {
     client: reqwest::Client,
 }
 
-struct Answered {
+struct JwtAnswer {
     status: u16,
     challenge: String,
     body: Value,
 }
 
-impl Answered {
+impl JwtAnswer {
     fn detail(&self) -> &str {
         self.body["detail"].as_str().unwrap_or_default()
     }
@@ -92,19 +92,19 @@ impl Accepting {
         self.directory.path().join(name)
     }
 
-    async fn send(&self, method: Method, path: &str, token: &str) -> Answered {
+    async fn send(&self, method: Method, path: &str, token: &str) -> JwtAnswer {
         let url = format!("{}{path}", self.serving.url);
         let request = self.client.request(method, url).bearer_auth(token);
         let answer = request.send().await.unwrap();
         let challenge = answer.headers().get("www-authenticate");
-        Answered {
+        JwtAnswer {
             status: answer.status().as_u16(),
             challenge: challenge.map_or_else(String::new, |it| it.to_str().unwrap().to_owned()),
             body: serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap_or_default(),
         }
     }
 
-    async fn acquire(&self, name: &str, token: &str) -> Answered {
+    async fn acquire(&self, name: &str, token: &str) -> JwtAnswer {
         self.send(Method::POST, &format!("/locks/{name}"), token)
             .await
     }

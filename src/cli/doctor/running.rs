@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Diagnosis;
 use crate::cli::service::{self, ClientError};
 use crate::cli::{Environment, Exit};
-use crate::client::{Call, Client, Repeat, ServiceAnswer};
+use crate::client::{Call, Client, RetryPolicy, ServiceAnswer};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -59,7 +59,7 @@ async fn ask(mut client: Client, found: &mut Vec<Diagnosis>) -> Result<(), Clien
 async fn get(client: &mut Client, path: &str) -> Result<ServiceAnswer, ClientError> {
     // What is not answered at once is a finding, so nothing is repeated.
     let answered = client
-        .send_repeatedly(&Call::get(path.to_owned()), Repeat::Never)
+        .send_repeatedly(&Call::get(path.to_owned()), RetryPolicy::Never)
         .await;
     answered.map_err(|error| ClientError::no_answer(&error))
 }

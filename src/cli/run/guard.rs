@@ -24,8 +24,7 @@ use rustix::process::{WaitId, WaitIdOptions};
 use super::super::boottime::{Alarm, BootTime};
 use super::super::{Environment, Exit, flags};
 use super::launch::{self, THIS_PROGRAM, inherited, number, number_argument};
-use super::messages::{CommandDeadline, Order, Report};
-use super::orders::{OrderReader, ReportWriter};
+use super::messages::{CommandDeadline, Order, OrderReader, Report, ReportWriter};
 use super::processes::{ProcessTable, signal_all};
 use super::{HOLD_COUNT_VARIABLE, NAME_VARIABLE};
 

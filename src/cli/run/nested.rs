@@ -25,7 +25,7 @@ use super::super::boottime::BootTime;
 use super::super::service::ClientError;
 use super::super::{Environment, flags};
 use super::{HOLD_COUNT_VARIABLE, NAME_VARIABLE, TOKEN_VARIABLE};
-use crate::client::{Client, ClientClaim, GrantedLease, Repeat};
+use crate::client::{Client, ClientClaim, GrantedLease, RetryPolicy};
 use crate::domain::{LockName, LockNames, Token};
 
 /// Where the pipe of the innermost run is.
@@ -163,7 +163,7 @@ impl OuterRun {
     ) -> Result<Option<AcquiredLease>, ClientError> {
         // A renewal never makes a lease. To acquire with the token of a claim that is over could make one.
         let renewed = client
-            .send_repeatedly(&self.claim.renew(None), Repeat::Always)
+            .send_repeatedly(&self.claim.renew(None), RetryPolicy::Always)
             .await;
         match renewed.map_err(|error| ClientError::no_answer(&error))? {
             answer if answer.status == StatusCode::OK => {}
@@ -175,7 +175,7 @@ impl OuterRun {
         fields.insert("hold_count".to_owned(), json!(hold_count));
         let sent_at = BootTime::now();
         let answer = client
-            .send_repeatedly(&self.claim.acquire(&fields), Repeat::Always)
+            .send_repeatedly(&self.claim.acquire(&fields), RetryPolicy::Always)
             .await;
         let answer = answer.map_err(|error| ClientError::no_answer(&error))?;
         match (answer.status, GrantedLease::read(&answer.body)) {
@@ -197,7 +197,7 @@ impl OuterRun {
             // The lease ended between the two requests. The outer run would know nothing of another one.
             (StatusCode::CREATED | StatusCode::LOCKED, _) => {
                 let release = self.claim.release(None);
-                let _ = client.send_repeatedly(&release, Repeat::Always).await;
+                let _ = client.send_repeatedly(&release, RetryPolicy::Always).await;
                 Ok(None)
             }
             (StatusCode::CONFLICT, _) if answer.code() == "claim_ended" => Ok(None),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::super::arguments::{self, ClaimHelp, ClaimOptions};
-use super::super::say::Verbosity;
+use super::super::notices::Verbosity;
 use super::super::{Environment, service};
 
 const EXAMPLES: &str = "\

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc;
 
 use super::super::boottime::{AsyncAlarm, BootTime};
-use super::super::say::Say;
+use super::super::notices::Notices;
 use super::super::signals::{ClientSignals, is_stop};
 use super::guarded::GuardedCommand;
 use super::keeper::LeaseNews;
@@ -48,7 +48,7 @@ pub(super) struct Supervision<'a> {
     signals: &'a mut ClientSignals,
     news: mpsc::Receiver<LeaseNews>,
     terminal: Terminal,
-    say: Say,
+    notices: Notices,
     /// The process group of the command, from when it runs.
     group: Option<Pid>,
     deadline: CommandDeadline,
@@ -68,7 +68,7 @@ impl<'a> Supervision<'a> {
         (deadline, ignores_loss): (CommandDeadline, bool),
         news: mpsc::Receiver<LeaseNews>,
         signals: &'a mut ClientSignals,
-        say: Say,
+        notices: Notices,
     ) -> io::Result<Self> {
         let alarm = AsyncAlarm::new()?;
         alarm.set(deadline.kill_at)?;
@@ -77,7 +77,7 @@ impl<'a> Supervision<'a> {
             signals,
             news,
             terminal: Terminal::new(),
-            say,
+            notices,
             group: None,
             deadline,
             ignores_loss,
@@ -109,7 +109,7 @@ impl<'a> Supervision<'a> {
                 report = self.command.report() => match report {
                     Some(report) => self.on_report(report)?,
                     None => {
-                        self.say.problem("the guard of the command was killed; killing the command");
+                        self.notices.problem("the guard of the command was killed; killing the command");
                         self.kill().await
                     }
                 },
@@ -153,7 +153,7 @@ impl<'a> Supervision<'a> {
         if self.is_lost || joined.have_ended() {
             return Ok(None);
         }
-        self.say.note(
+        self.notices.note(
             "the command has ended; holding the lock until the runs within it have ended too",
         );
         self.alarm.set(self.deadline.kill_at)?;
@@ -194,11 +194,11 @@ impl<'a> Supervision<'a> {
                 self.alarm.set(BootTime::now())?;
                 return self.on_report(report);
             }
-            self.say
+            self.notices
                 .problem("the guard of the command does not answer; killing the command");
         } else if !self.is_lost {
             self.is_lost = true;
-            self.say
+            self.notices
                 .problem("the lock is lost: it could not be renewed in time; killing the command");
         }
         Ok(self.kill().await)
@@ -210,7 +210,7 @@ impl<'a> Supervision<'a> {
         if !left.is_empty() {
             let pids: Vec<_> = left.iter().map(Pid::to_string).collect();
             let pids = pids.join(" ");
-            self.say.problem(&format!(
+            self.notices.problem(&format!(
                 "these processes cannot be killed and may go on without the lock: {pids}"
             ));
         }
@@ -223,19 +223,19 @@ impl<'a> Supervision<'a> {
                 let group = Pid::from_raw(command);
                 self.group = Some(group);
                 self.terminal.hand_over_at_start(group);
-                self.say.detail(&format!("the command runs as process {command}"));
+                self.notices.detail(&format!("the command runs as process {command}"));
             }
             Report::Confirmed => self.on_confirmation()?,
             Report::NotStarted { errno } => {
                 if errno == Errno::ECANCELED as i32 && !self.is_lost {
                     self.is_lost = true;
-                    self.say.problem("the lock was lost before the command could be started");
+                    self.notices.problem("the lock was lost before the command could be started");
                 }
                 return Ok(Some(CommandEnd::NotStarted { errno }));
             }
             Report::Paused { signal } => self.on_pause(signal),
             Report::Ending => self.on_loss("it could not be renewed in time")?,
-            Report::Remaining { processes } => self.say.note(&format!(
+            Report::Remaining { processes } => self.notices.note(&format!(
                 "the command has ended; holding the lock until {processes} of its processes have ended too"
             )),
             Report::Gone { code, signal } => {
@@ -268,7 +268,7 @@ impl<'a> Supervision<'a> {
     }
 
     fn on_trouble(&self, text: &str) {
-        self.say
+        self.notices
             .note(&format!("cannot renew the lock, trying again: {text}"));
     }
 
@@ -288,12 +288,12 @@ impl<'a> Supervision<'a> {
         }
         self.is_lost = true;
         if self.ignores_loss {
-            self.say.problem(&format!(
+            self.notices.problem(&format!(
                 "the lock is lost: {reason}; the command goes on without it"
             ));
             return Ok(());
         }
-        self.say
+        self.notices
             .problem(&format!("the lock is lost: {reason}; ending the command"));
         let deadline = self.deadline;
         let kill_after = deadline.terminate_at.until(deadline.kill_at);
@@ -305,7 +305,7 @@ impl<'a> Supervision<'a> {
     /// The command has ended, and the nested runs end by themselves.
     fn on_loss_without_command(&mut self, reason: &str) {
         self.is_lost = true;
-        self.say.problem(&format!(
+        self.notices.problem(&format!(
             "the lock was lost while runs within the command went on: {reason}"
         ));
     }
@@ -314,7 +314,7 @@ impl<'a> Supervision<'a> {
         if let (Signal::SIGCONT, Some(group)) = (signal, self.group) {
             self.terminal.hand_over_at_start(group);
         }
-        self.say
+        self.notices
             .detail(&format!("passing {signal} on to the command"));
         self.is_stop_asked |= signal == Signal::SIGTSTP;
         self.command.order(Order::Signal(signal as i32));
@@ -323,7 +323,7 @@ impl<'a> Supervision<'a> {
     /// The command was stopped. If it wants the terminal, it gets it. If the runner does not have the terminal, or if the
     /// user pressed Ctrl-Z, the runner stops too, as the shell expects; the lease is not renewed meanwhile.
     fn on_pause(&mut self, signal: i32) {
-        self.say.detail("the command was stopped");
+        self.notices.detail("the command was stopped");
         let is_for_terminal = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&signal);
         if self.is_stop_asked {
             // The rest of the job was asked too, if a terminal asked.

@@ -11,12 +11,12 @@ use crate::config::suggestion::did_you_mean;
 
 /// A file and its text.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct SourceFile<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SourceFile<'a> {
     pub(super) fn parse(&self) -> Result<Spanned<DeTable<'a>>, ConfigError> {
         DeTable::parse(self.text).map_err(|error| ConfigError::Syntax {
             origin: self.origin(error.span().map_or(0, |span| span.start)),
@@ -35,7 +35,7 @@ impl<'a> Place<'a> {
 
 /// A table of the file.
 pub(super) struct Section<'a> {
-    place: &'a Place<'a>,
+    place: &'a SourceFile<'a>,
     table: &'a DeTable<'a>,
     /// The dotted path to it, for errors.
     path: String,
@@ -43,7 +43,7 @@ pub(super) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn top(place: &'a Place<'a>, document: &'a Spanned<DeTable<'a>>) -> Self {
+    pub(super) fn top(place: &'a SourceFile<'a>, document: &'a Spanned<DeTable<'a>>) -> Self {
         Self {
             place,
             table: document.get_ref(),

@@ -17,7 +17,7 @@ use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::problem::Problem;
-use crate::http::scope::Waited;
+use crate::http::scope::QueueTime;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 
 /// The fields of an acquire.
@@ -107,7 +107,7 @@ pub(in crate::http) async fn acquire(
         sender.granted(&claim.names, &granted);
     }
     let mut response = grant::acquired(&format, &claim, &granted, waited, unclaimed);
-    Waited(waited).attach_to(&mut response);
+    QueueTime(waited).attach_to(&mut response);
     Ok(response)
 }
 

@@ -16,7 +16,7 @@ use crate::domain::{Claim, Lease, LockName, NotHeld};
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::audit::AuditedSender;
-use crate::http::log::{Frequent, LineNumber};
+use crate::http::log::{LineNumber, SampledLine};
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
 use crate::http::sse::{Event, EventStreamBody};
@@ -194,7 +194,7 @@ impl EventEncoder {
         if mode == LogRequests::Off || (is_refused && mode == LogRequests::Failed) {
             return None;
         }
-        let frequent = Frequent::of(problem, self.requester.network(), mode);
-        self.app.log_sample().number(frequent)
+        let sampled = SampledLine::of(problem, self.requester.network(), mode);
+        self.app.log_sample().number(sampled)
     }
 }

@@ -16,7 +16,7 @@ use crate::http::app::App;
 use crate::http::audit::AuditedSender;
 use crate::http::auth::{Principal, Role};
 use crate::http::extract::{Fields, UnreadRequest};
-use crate::http::log::Frequent;
+use crate::http::log::SampledLine;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
 use crate::http::wire::{EvictedBody, HolderView, json};
@@ -151,10 +151,10 @@ impl EvictionRequest {
         let requester = &self.requester;
         let principal = requester.principal.as_ref();
         let role = principal.and_then(Principal::role);
-        let frequent = principal
+        let sampled = principal
             .is_none()
-            .then(|| Frequent::Eviction(requester.network()));
-        let Some(number) = self.app.log_sample().number(frequent) else {
+            .then(|| SampledLine::Eviction(requester.network()));
+        let Some(number) = self.app.log_sample().number(sampled) else {
             return;
         };
         tracing::info!(

@@ -28,7 +28,7 @@ use crate::http::audit::AuditedSender;
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::problem::{Problem, conflict_sentence};
 use crate::http::requester::Requester;
-use crate::http::scope::Waited;
+use crate::http::scope::QueueTime;
 use crate::http::wire::json as json_response;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 
@@ -170,7 +170,7 @@ async fn lock(
             response
         }
     };
-    Waited(waited).attach_to(&mut response);
+    QueueTime(waited).attach_to(&mut response);
     Ok(response)
 }
 

@@ -40,7 +40,7 @@ pub(in crate::http) struct Blocked<'a> {
     /// The lock.
     name: &'a str,
     /// Why it cannot be granted.
-    state: InTheWay,
+    state: ConflictKindView,
     /// The holders whose leases end first, without tokens: at most 100 over all locks of the response, and fewer if
     /// their metadata would make it too large.
     #[schema(value_type = Vec<HolderView>)]
@@ -57,9 +57,9 @@ pub(in crate::http) struct Blocked<'a> {
 impl<'a> Blocked<'a> {
     fn new(conflict: &'a Conflict) -> Self {
         let (state, holders, free_in) = match &conflict.by {
-            ConflictKind::Holders(holders) => (InTheWay::Held, Some(holders), None),
-            ConflictKind::Cooling { free_in } => (InTheWay::Cooling, None, Some(*free_in)),
-            ConflictKind::Waiters => (InTheWay::Queued, None, None),
+            ConflictKind::Holders(holders) => (ConflictKindView::Held, Some(holders), None),
+            ConflictKind::Cooling { free_in } => (ConflictKindView::Cooling, None, Some(*free_in)),
+            ConflictKind::Waiters => (ConflictKindView::Queued, None, None),
         };
         let (holders, holders_total) = HolderView::listed(holders);
         Self {
@@ -80,7 +80,8 @@ impl<'a> Blocked<'a> {
 /// Why a lock cannot be granted.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum InTheWay {
+#[schema(as = ConflictKind)]
+enum ConflictKindView {
     /// Other claims hold it.
     Held,
     /// No claim holds it, but it stays closed for a while.

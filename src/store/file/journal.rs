@@ -14,10 +14,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::memory::deliver;
 use super::super::state::{Downtime, StoreTime};
 use super::super::{Fault, Listener, StoreError};
-use super::batch::{Batch, Progress};
 use super::disk::{Disk, is_lack_of_room};
 use super::identity::Identities;
-use super::rows::{Clocks, Rows};
+use super::rows::{Batch, Clocks, Progress, Rows};
 use crate::backoff::Backoff;
 use crate::sync::{Mutex, MutexGuard, Notify};
 

@@ -1,13 +1,14 @@
-//! The rows in the database: one table, and the row of the clocks. What the rows mean, and where the database is, is not
-//! known here.
+//! The rows in the database: one table, and the row of the clocks; and the batch of rows that one commit writes. What the
+//! rows mean, and where the database is, is not known here.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use tokio::sync::watch;
 
-use super::super::state::StoreTime;
+use super::super::state::{Notification, StoreTime};
 
 pub(super) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
 /// The row of the clocks. No other kind of row has a key that begins like this.
@@ -16,6 +17,39 @@ const CLOCKS_VERSION: u8 = 1;
 
 /// Rows to write: the key, and the value or none if the row is gone.
 pub(super) type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// What one commit writes, and the notifications that follow it.
+pub(super) struct Batch {
+    pub(super) rows: Rows,
+    pub(super) notifications: Vec<Notification>,
+    /// The time of the last step.
+    pub(super) now: StoreTime,
+    /// Whether there is something to do.
+    pub(super) is_due: bool,
+    /// How the requests that wait for the commit learn of its end.
+    pub(super) progress: watch::Sender<Progress>,
+}
+
+/// How far the commit of a batch is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Pending,
+    Written,
+    Failed,
+}
+
+impl Batch {
+    /// Nothing to write yet.
+    pub(super) fn new(now: StoreTime) -> Self {
+        Self {
+            rows: Rows::new(),
+            notifications: Vec::new(),
+            now,
+            is_due: false,
+            progress: watch::Sender::new(Progress::Pending),
+        }
+    }
+}
 
 /// What the two clocks showed when they were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! The count of the leases of principals that have a quota of them. It is not part of the state, so no journal has it:
 //! after a restart of a file store, a lease is counted again from its next renewal on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,12 +19,12 @@ use crate::store::{CountLeases, StoreResult};
 /// The least time until a client may try again.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 
-/// How many leases a step looks at, beside its own: all principals share one mutex.
+/// How many leases and principals a step looks at, beside its own: all principals share one mutex.
 const REAPED_MAX: usize = 500;
 
 /// What is counted, by principal.
 #[derive(Debug, Default)]
-pub(super) struct LeaseCounts(HashMap<Arc<str>, PrincipalLeases>);
+pub(super) struct LeaseCounts(BTreeMap<Arc<str>, PrincipalLeases>);
 
 /// The leases of one principal.
 #[derive(Debug, Default)]
@@ -53,7 +54,7 @@ impl PrincipalLeases {
         step: CountStep,
         claims: &[ClaimDigest],
     ) -> CountOutcome {
-        self.expire(now);
+        self.expire(now, REAPED_MAX);
         if let CountStep::Check | CountStep::Take { .. } = step
             && let Some(retry_in) = self.full_for(now, leases_max, claims)
         {
@@ -97,15 +98,15 @@ impl PrincipalLeases {
         CountOutcome::Within
     }
 
-    /// Removes some of the leases that have run out, and returns whether there were as many as a step may remove.
-    fn expire(&mut self, now: StoreTime) -> bool {
-        for _ in 0..REAPED_MAX {
+    /// Removes at most `max` of the leases that have run out, and returns how many.
+    fn expire(&mut self, now: StoreTime, max: usize) -> usize {
+        for removed in 0..max {
             match self.by_end.first() {
                 Some(&(until, claim)) if until <= now => self.remove(&claim),
-                Some(_) | None => return false,
+                Some(_) | None => return removed,
             }
         }
-        true
+        max
     }
 
     fn alive(&self, now: StoreTime, claim: &ClaimDigest) -> Option<&CountedLease> {
@@ -149,22 +150,38 @@ impl PrincipalLeases {
     }
 }
 
-impl MemoryStore {
-    /// Forgets the leases that have run out.
-    pub(super) fn forget_counted(&self) {
-        // In steps, so that no operation waits for all of them.
-        while self.forget_some_counted() {}
+impl LeaseCounts {
+    /// One step of a sweep, which removes leases that have run out, and principals without leases. Returns the principal
+    /// from which the next step continues; none if this was the last.
+    fn sweep(&mut self, now: StoreTime, from: &str) -> Option<Arc<str>> {
+        let (mut left, mut next, mut without_leases) = (REAPED_MAX, None, Vec::new());
+        let principals = (Bound::Included(from), Bound::Unbounded);
+        for (principal, of_principal) in self.0.range_mut::<str, _>(principals) {
+            left -= 1;
+            left -= of_principal.expire(now, left);
+            if of_principal.leases.is_empty() {
+                without_leases.push(Arc::clone(principal));
+            }
+            if left == 0 {
+                next = Some(Arc::clone(principal));
+                break;
+            }
+        }
+        for principal in without_leases {
+            self.0.remove(&principal);
+        }
+        next
     }
+}
 
-    /// Returns whether there may be more.
-    fn forget_some_counted(&self) -> bool {
-        let now = self.now();
-        let mut has_more = false;
-        self.counted().0.retain(|_, of_principal| {
-            has_more |= of_principal.expire(now);
-            !of_principal.leases.is_empty()
-        });
-        has_more
+impl MemoryStore {
+    /// Forgets the leases that have run out, in steps, so that no operation waits for all of them.
+    pub(super) async fn sweep_counted(&self) {
+        let mut next = Some(Arc::from(""));
+        while let Some(from) = next {
+            let step = || self.counted().sweep(self.now(), &from);
+            next = self.in_turn(step).await;
+        }
     }
 
     fn counted(&self) -> MutexGuard<'_, LeaseCounts> {
@@ -186,5 +203,47 @@ impl CountLeases for MemoryStore {
         let mut counts = self.counted();
         let of_principal = counts.0.entry(Arc::clone(&quota.principal)).or_default();
         Ok(of_principal.step(self.now(), quota.leases_max, step, &claims))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(count: usize) -> impl Iterator<Item = ClaimDigest> {
+        let name = LockName::parse(b"a").expect("a name");
+        std::iter::repeat_with(move || Token::random().digest(&name)).take(count)
+    }
+
+    #[test]
+    fn no_step_of_a_sweep_looks_at_many_leases_or_principals() {
+        let [now, later] = [1_000_000, 2_000_000].map(StoreTime::from_unix_us);
+        let mut counts = LeaseCounts::default();
+        let mut add = |principal: String, leases, until| {
+            let of_principal = counts.0.entry(principal.into()).or_default();
+            for claim in claims(leases) {
+                of_principal.put(claim, until, None);
+            }
+        };
+        add("many".to_owned(), 3 * REAPED_MAX, now);
+        add("none".to_owned(), 0, now);
+        for number in 0..3 * REAPED_MAX {
+            add(format!("with one {number}"), 1, now);
+            add(format!("lasting {number}"), 1, later);
+        }
+        let weight = |counts: &LeaseCounts| -> usize {
+            counts.0.values().map(|it| 1 + it.leases.len()).sum()
+        };
+        let (mut next, mut before, mut steps) = (Some(Arc::from("")), weight(&counts), 0);
+        while let Some(from) = next {
+            next = counts.sweep(now, &from);
+            let after = weight(&counts);
+            assert!(before - after <= REAPED_MAX);
+            (before, steps) = (after, steps + 1);
+        }
+        // Each lease that has run out and each principal are looked at once, or once more where a step ends.
+        assert!((12..=14).contains(&steps), "{steps} steps");
+        assert!(counts.0.keys().all(|it| it.starts_with("lasting")));
+        assert_eq!(counts.0.len(), 3 * REAPED_MAX);
     }
 }

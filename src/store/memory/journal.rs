@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::store::Listener;
-use crate::store::state::{Applied, Notification, State, StoreTime};
+use crate::store::state::{Notification, State, StepResult, StoreTime};
 
 /// Takes what each step changes, for a store that writes it before answers go out.
 #[async_trait]
@@ -25,22 +25,22 @@ pub(in crate::store) trait Journal: Send + Sync {
 
 /// What the lock of the [memory store](super) guards: the state, and the notifications of its steps that are not delivered
 /// yet.
-pub(super) struct Guarded {
+pub(super) struct LockedState {
     pub(super) state: State,
     pub(super) pending: Vec<Notification>,
     pub(super) journal: Option<Arc<dyn Journal>>,
 }
 
-impl Guarded {
+impl LockedState {
     pub(super) fn step<T>(
         &mut self,
         now: StoreTime,
-        step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>,
+        step: impl FnOnce(&mut State, StoreTime) -> StepResult<'_, T>,
     ) -> T {
         if let Some(journal) = &self.journal {
             self.state.admit_claims(!journal.is_full());
         }
-        let Applied {
+        let StepResult {
             answer,
             notifications,
             ..

@@ -47,9 +47,9 @@ impl Node {
             for (name, change) in claim.names.iter().zip(changes) {
                 let bucket = name.bucket();
                 self.recovery
-                    .granted(bucket, change.decided, answered.epoch);
+                    .granted(bucket, change.decided, answered.generation);
             }
-            self.confirm(answered.epoch, deadline).await?;
+            self.confirm(answered.generation, deadline).await?;
         }
         Ok(answered.answer)
     }

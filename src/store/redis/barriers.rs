@@ -28,11 +28,11 @@ pub(super) struct SharedBarrier {
     /// The same, or why too few replicas have confirmed it.
     outcome: Result<RunId, Failure>,
     /// The connection of the last barrier, for the next one.
-    kept: Option<Kept>,
+    kept: Option<BarrierConnection>,
 }
 
 /// A connection for barriers, and the Redis that it leads to.
-pub(super) struct Kept {
+pub(super) struct BarrierConnection {
     pub(super) connection: Connection,
     pub(super) run_id: RunId,
 }
@@ -63,10 +63,10 @@ impl Barriers {
     pub(super) async fn next<R>(
         &self,
         counts: impl Fn(&str) -> bool,
-        run: impl FnOnce(Option<Kept>) -> R,
+        run: impl FnOnce(Option<BarrierConnection>) -> R,
     ) -> (Result<RunId, Failure>, MutexGuard<'_, SharedBarrier>)
     where
-        R: Future<Output = (Result<RunId, Failure>, Option<Kept>)>,
+        R: Future<Output = (Result<RunId, Failure>, Option<BarrierConnection>)>,
     {
         let begun_before = self.begun.load(Ordering::SeqCst);
         let mut shared = self.shared.lock().await;

@@ -4,6 +4,13 @@
 //! Of two answers about a slot the one with the later configuration counts. An outdated one costs a round trip: a node
 //! executes no command for a slot that it does not have.
 
+mod across;
+mod answers;
+mod partial_claim;
+pub(super) mod partitions;
+mod sockets;
+mod topology;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -13,18 +20,17 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::RedisConnectionInfo;
-use tokio::runtime;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::barriers::Barriers;
 use super::failure::{Failure, Fate};
-use super::node_socket::NodeSocket;
-use super::nodes::{self, NodeLine};
-use super::partitions;
-use super::topology::Topology;
 use super::transport::{Endpoint, Transport};
 use crate::config::ClusterAddress;
 use crate::store::Fault;
+pub(super) use sockets::NodeSocket;
+use sockets::NodeSockets;
+use topology::NodeLine;
+pub(super) use topology::{ClusterView, Topology};
 
 /// How long a node may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -38,10 +44,6 @@ const UNPOISONED: &str = "nobody panics while holding it";
 /// The cluster as this process knows it.
 pub(super) struct Cluster {
     seeds: Vec<Endpoint>,
-    transport: Arc<Transport>,
-    settings: RedisConnectionInfo,
-    /// The most sockets to each node, for each runtime.
-    sockets_max: usize,
     topology: RwLock<Arc<Topology>>,
     /// How often something has shown that slots may have moved, and how often it had when the topology was last asked
     /// for.
@@ -51,38 +53,25 @@ pub(super) struct Cluster {
     has_new_primaries: AtomicBool,
     /// The last round of questions that was completed. Held during the next one.
     last_round: tokio::sync::Mutex<LastRound>,
-    sockets: Mutex<HashMap<SocketKey, Arc<tokio::sync::Mutex<SocketState>>>>,
+    pub(super) sockets: NodeSockets,
     /// By the primary at whose replicas they are.
     barriers: Mutex<HashMap<Endpoint, Arc<Barriers>>>,
 }
-
-/// Runtime, node and number. A socket is driven by the runtime that opened it.
-type SocketKey = (runtime::Id, Endpoint, usize);
 
 struct LastRound {
     began: Instant,
     outcome: Result<(), Failure>,
 }
 
-#[derive(Default)]
-struct SocketState {
-    socket: Option<NodeSocket>,
-    /// When the last attempt to open it began that failed, and why.
-    failed: Option<(Instant, Failure)>,
-}
-
 impl Cluster {
     pub(super) fn new(
         address: &ClusterAddress,
-        (transport, settings): (Arc<Transport>, RedisConnectionInfo),
+        connecting: (Arc<Transport>, RedisConnectionInfo),
         sockets_max: usize,
     ) -> Self {
         let never = Failure::new(Fault::Io, Fate::NotDone, "not asked yet");
         Self {
             seeds: address.nodes.clone(),
-            transport,
-            settings,
-            sockets_max: sockets_max.max(1),
             topology: RwLock::default(),
             moves: AtomicU64::new(1),
             moves_known: AtomicU64::new(0),
@@ -91,7 +80,7 @@ impl Cluster {
                 began: Instant::now(),
                 outcome: Err(never),
             }),
-            sockets: Mutex::default(),
+            sockets: NodeSockets::new(connecting, sockets_max.max(1)),
             barriers: Mutex::default(),
         }
     }
@@ -201,13 +190,13 @@ impl Cluster {
     }
 
     async fn ask(&self, endpoint: &Endpoint) -> Result<Vec<NodeLine>, Failure> {
-        let mut socket = self.socket(endpoint, 0).await?;
+        let mut socket = self.sockets.open(endpoint, 0).await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("NODES");
         let asking = command.query_async::<String>(&mut socket.shared);
         let answer = timeout_at(Instant::now() + ANSWER_TIMEOUT, asking).await;
         let failure = match answer {
-            Ok(Ok(answer)) => return Ok(nodes::lines(&answer, &endpoint.0)),
+            Ok(Ok(answer)) => return Ok(topology::node_lines(&answer, &endpoint.0)),
             Ok(Err(error)) if error.to_string().contains("cluster support disabled") => {
                 return Err(Failure::new(Fault::Cluster, Fate::NotDone, error.to_string())
                     .because(
@@ -228,7 +217,7 @@ impl Cluster {
         let topology = self.topology();
         let nodes = topology.nodes.values().filter(|node| node.is_healthy);
         let counting = nodes.map(async |node| {
-            let mut socket = self.socket(&node.endpoint, 0).await.ok()?;
+            let mut socket = self.sockets.open(&node.endpoint, 0).await.ok()?;
             let mut command = redis::cmd("PUBSUB");
             command.arg("NUMSUB").arg(&channels);
             let counted = command.query_async(&mut socket.shared).await;
@@ -243,55 +232,13 @@ impl Cluster {
         counts.map(sum)
     }
 
-    /// A socket to a node. Callers with different numbers get different ones, as far as there may be several.
-    pub(super) async fn socket(
-        &self,
-        endpoint: &Endpoint,
-        number: usize,
-    ) -> Result<NodeSocket, Failure> {
-        let wanted_at = Instant::now();
-        let runtime = runtime::Handle::current().id();
-        let key = (runtime, endpoint.clone(), number % self.sockets_max);
-        let entry = {
-            let mut sockets = self.sockets.lock().expect(UNPOISONED);
-            Arc::clone(sockets.entry(key).or_default())
-        };
-        let mut state = entry.lock().await;
-        if let Some(socket) = &state.socket
-            && !socket.is_broken.load(Ordering::Relaxed)
-        {
-            return Ok(socket.clone());
-        }
-        // One attempt is enough for all that wait.
-        if let Some((began, failure)) = &state.failed
-            && *began >= wanted_at
-        {
-            return Err(failure.clone());
-        }
-        state.socket = None;
-        let began = Instant::now();
-        match self.transport.open(endpoint, &self.settings).await {
-            Ok(shared) => {
-                let socket = NodeSocket::new(shared);
-                state.failed = None;
-                state.socket = Some(socket.clone());
-                Ok(socket)
-            }
-            Err(failure) => {
-                state.failed = Some((began, failure.clone()));
-                Err(failure)
-            }
-        }
-    }
-
     /// Closes the sockets to nodes that have left, and to former addresses of those that are there.
     pub(super) fn sweep(&self) {
         let topology = self.topology();
         let known = topology.nodes.values().map(|node| &node.endpoint);
         // Every round of questions asks those of the URL, too.
         let known: BTreeSet<_> = known.chain(&self.seeds).collect();
-        let mut sockets = self.sockets.lock().expect(UNPOISONED);
-        sockets.retain(|(_, endpoint, _), _| known.contains(endpoint));
+        self.sockets.keep(&known);
         let mut barriers = self.barriers.lock().expect(UNPOISONED);
         barriers.retain(|endpoint, _| known.contains(endpoint));
     }
@@ -300,17 +247,6 @@ impl Cluster {
     pub(super) fn barriers(&self, primary: Endpoint) -> Arc<Barriers> {
         let mut barriers = self.barriers.lock().expect(UNPOISONED);
         Arc::clone(barriers.entry(primary).or_default())
-    }
-
-    /// How many sockets there are, and how many there may be.
-    pub(super) fn sockets(&self) -> [usize; 2] {
-        let sockets = self.sockets.lock().expect(UNPOISONED);
-        let places: BTreeSet<_> = sockets.keys().map(|(_, endpoint, _)| endpoint).collect();
-        let runtimes: std::collections::HashSet<_> = sockets.keys().map(|key| key.0).collect();
-        [
-            sockets.len(),
-            places.len() * runtimes.len() * self.sockets_max,
-        ]
     }
 }
 
@@ -374,7 +310,7 @@ mod tests {
         let within = Connector::within(&address, &config());
         let (cluster, connectors) = within.expect("it needs no certificates");
         let answer = format!("a 127.0.0.1:{port}@1 myself,master - 0 0 1 connected 0-16383");
-        let known = Topology::of(&[nodes::lines(&answer, "")]);
+        let known = Topology::of(&[topology::node_lines(&answer, "")]);
         *cluster.topology.write().expect(UNPOISONED) = Arc::new(known);
         assert!(cluster.is_outdated());
         let of_first = connectors[0].barriers().await.expect("it is known");
@@ -389,12 +325,10 @@ mod tests {
         let seed = ("127.0.0.1".to_owned(), 1);
         let cluster = cluster(seed.clone());
         for endpoint in [&seed, &("127.0.0.1".to_owned(), 2)] {
-            let opening = cluster.socket(endpoint, 0).await;
+            let opening = cluster.sockets.open(endpoint, 0).await;
             assert!(opening.is_err(), "nobody listens there");
         }
         cluster.sweep();
-        let sockets = cluster.sockets.lock().expect(UNPOISONED);
-        let left: Vec<_> = sockets.keys().map(|(_, endpoint, _)| endpoint).collect();
-        assert_eq!(left, [&seed]);
+        assert_eq!(cluster.sockets.endpoints(), [seed]);
     }
 }

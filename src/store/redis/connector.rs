@@ -12,10 +12,9 @@ use tokio::time::timeout;
 
 use super::barriers::Barriers;
 use super::cluster::Cluster;
+use super::cluster::{NodeSocket, partitions};
 use super::failure::{Failure, Fate};
 use super::info::ServerInfo;
-use super::node_socket::NodeSocket;
-use super::partitions;
 use super::redirection::Redirection;
 use super::sentinel::Sentinels;
 use super::transport::{Endpoint, Transport};
@@ -279,7 +278,7 @@ async fn socket_of(
     primary: &Endpoint,
     partition: usize,
 ) -> Result<NodeSocket, Failure> {
-    let opening = cluster.socket(primary, partition).await;
+    let opening = cluster.sockets.open(primary, partition).await;
     opening.inspect_err(|_| cluster.may_have_moved())
 }
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::constants as lua;
-use super::leases::{lease, limit, state};
-use super::operations::Asked;
+use super::operations::AcquireReply;
 use super::record::{self, Packed};
 use super::reply::{InTime, Malformed, Reply};
+use super::views::{lease, limit, state};
 use crate::domain::{
     Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldLimits, Holder, Lease,
     LockName, LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused,
@@ -18,19 +18,12 @@ use crate::store::assignment::{Assigned, PermitUse};
 /// How long locks that were held before stay taken or closed at most, without further operations.
 pub(super) type ClosedFor = Duration;
 
-/// The outcome of an acquire as far as the script knows it.
-pub(super) enum AcquireReply {
-    Answer(Acquired, Option<ClosedFor>),
-    /// To a claim that is to be granted later.
-    Asked(Asked),
-    /// Grants wait; `recovery` knows for how long.
-    Recovering,
+/// Why the script of an acquire did nothing.
+pub(super) enum AcquireRejection {
     /// A fencing counter is missing, or behind what this process has seen: data were lost.
     CounterRegressed,
-    /// The request arrived after its time limit, at this time in Redis. Nothing was done.
-    Late {
-        redis_us: u64,
-    },
+    /// The request arrived after its time limit, at this time in Redis.
+    Late { redis_us: u64 },
     /// There is no larger fencing token.
     Exhausted,
     /// This attempt was withdrawn before it arrived.
@@ -49,10 +42,14 @@ pub(super) struct ReleaseReply {
     pub(super) closed_for: Option<ClosedFor>,
 }
 
-pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, Malformed> {
+/// `recovery` knows how long grants wait.
+pub(super) fn acquired(
+    mut reply: Reply,
+    claim: &Claim,
+) -> Result<Result<AcquireReply, AcquireRejection>, Malformed> {
     if let Some(packed) = reply.packed() {
         let acquired = acquired_packed(&packed, claim)?;
-        return Ok(AcquireReply::Answer(acquired, None));
+        return Ok(Ok(AcquireReply::Outcome(acquired, None)));
     }
     let mut closed_for = None;
     let acquired = match reply.number()? {
@@ -64,24 +61,26 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
         }
         lua::WAITING => Acquired::Waiting(waiting(reply)?),
-        lua::ADMITTED => return Ok(AcquireReply::Asked(Asked::Queued(waiting(reply)?))),
+        lua::ADMITTED => return Ok(Ok(AcquireReply::Queued(waiting(reply)?))),
         lua::ASKED => {
             let (ticket, now_ms) = (reply.optional()?, reply.number()?);
             let conflicts = conflicts(reply, &claim.names, now_ms)?;
-            return Ok(AcquireReply::Asked(Asked::Open { ticket, conflicts }));
+            return Ok(Ok(AcquireReply::NotQueued { ticket, conflicts }));
         }
         lua::HOLDS => {
             let is_acknowledged = reply.number()? == 1;
-            return Ok(AcquireReply::Asked(Asked::Holds { is_acknowledged }));
+            return Ok(Ok(AcquireReply::Holds { is_acknowledged }));
         }
         lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
-            reason: mark(&reply.text()?)?,
+            reason: not_holder(&reply.text()?)?,
         })),
-        lua::RECOVERING => return Ok(AcquireReply::Recovering),
-        lua::COUNTER_REGRESSED => return Ok(AcquireReply::CounterRegressed),
-        lua::FENCES_EXHAUSTED => return Ok(AcquireReply::Exhausted),
-        lua::WITHDRAWN => return Ok(AcquireReply::Withdrawn),
+        lua::RECOVERING => Acquired::Refused(Refused::Recovering {
+            retry_in: Duration::ZERO,
+        }),
+        lua::COUNTER_REGRESSED => return Ok(Err(AcquireRejection::CounterRegressed)),
+        lua::FENCES_EXHAUSTED => return Ok(Err(AcquireRejection::Exhausted)),
+        lua::WITHDRAWN => return Ok(Err(AcquireRejection::Withdrawn)),
         code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => Acquired::Refused(Refused::Mismatched(
             mismatch(code, &mut reply, &claim.names)?,
         )),
@@ -96,12 +95,12 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
         lua::WAIT_EXPIRED => Acquired::WaitExpired,
         lua::TOO_LATE => {
             let redis_us = reply.number()?;
-            return Ok(AcquireReply::Late { redis_us });
+            return Ok(Err(AcquireRejection::Late { redis_us }));
         }
         lua::SUPERSEDED => Acquired::Superseded,
         _ => return Err(Malformed),
     };
-    Ok(AcquireReply::Answer(acquired, closed_for))
+    Ok(Ok(AcquireReply::Outcome(acquired, closed_for)))
 }
 
 pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {
@@ -180,7 +179,7 @@ pub(super) fn renewed(
             let mut not_held = Vec::new();
             while !reply.is_read() {
                 let name = name(&mut reply, names)?;
-                let reason = mark(&reply.text()?)?;
+                let reason = not_holder(&reply.text()?)?;
                 not_held.push(NotHeld { name, reason });
             }
             Renewed::NotHolder(not_held)
@@ -226,7 +225,7 @@ pub(super) fn released(
                 Ok(Released::SteppedBack(lease(item.list()?, now)?))
             }
             lua::LEFT_QUEUE => Ok(Released::LeftQueue),
-            lua::NOT_HELD => Ok(Released::by_other(mark(&item.text()?)?)),
+            lua::NOT_HELD => Ok(Released::by_other(not_holder(&item.text()?)?)),
             _ => Err(Malformed),
         }
     });
@@ -378,7 +377,7 @@ fn leases(mut reply: Reply, closed_for: &mut Option<ClosedFor>) -> Result<Vec<Le
     Ok(leases)
 }
 
-fn mark(mark: &str) -> Result<NotHolder, Malformed> {
+fn not_holder(mark: &str) -> Result<NotHolder, Malformed> {
     match *mark.as_bytes().first().ok_or(Malformed)? {
         lua::MARK_RELEASED => Ok(NotHolder::Released),
         lua::MARK_EXPIRED => Ok(NotHolder::Expired),

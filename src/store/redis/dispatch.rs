@@ -68,9 +68,9 @@ impl PubSubShared {
 
     /// Takes the numbers of the histories that must be verified.
     pub(super) fn take_unverified(&self) -> Vec<usize> {
-        let marks = self.unverified.iter().enumerate();
-        let marked = marks.filter(|(_, mark)| mark.swap(false, Ordering::SeqCst));
-        marked.map(|(number, _)| number).collect()
+        let flags = self.unverified.iter().enumerate();
+        let set = flags.filter(|(_, flag)| flag.swap(false, Ordering::SeqCst));
+        set.map(|(number, _)| number).collect()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::store::assignment::FenceChange;
 
 /// What the script may do for a claim without a conflict.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum MayGrant {
+enum GrantScope {
     /// Nothing: new grants wait for leases that may be alive.
     Nothing = 0,
     /// Grant it.
@@ -70,16 +70,16 @@ fn too_late_at(request: Option<&QueueRequest>, sent_at: Instant, deadline: Insta
 
 impl Node {
     /// What an acquire that is sent now may be granted.
-    fn may_grant(&self, purpose: Purpose) -> MayGrant {
+    fn may_grant(&self, purpose: Purpose) -> GrantScope {
         // With too few replicas, a grant would be rolled back. Those that wait keep their places meanwhile.
         if self.recovery.grace_left().is_some() || self.has_few_replicas() {
-            return MayGrant::Nothing;
+            return GrantScope::Nothing;
         }
         match (self.recovery.passes_over(), purpose) {
-            (true, Purpose::Grant) => MayGrant::All,
-            (true, Purpose::Ask) => MayGrant::AllLater,
-            (false, Purpose::Grant) => MayGrant::PastNobody,
-            (false, Purpose::Ask) => MayGrant::PastNobodyLater,
+            (true, Purpose::Grant) => GrantScope::All,
+            (true, Purpose::Ask) => GrantScope::AllLater,
+            (false, Purpose::Grant) => GrantScope::PastNobody,
+            (false, Purpose::Ask) => GrantScope::PastNobodyLater,
         }
     }
 
@@ -119,7 +119,7 @@ impl Node {
         }
         let may_grant = self.may_grant(scope.purpose);
         let channel = self.messages.channel();
-        let is_plain = may_grant == MayGrant::All
+        let is_plain = may_grant == GrantScope::All
             && scope.of_all.is_none()
             && channel.is_empty()
             && is_plain(claim);

@@ -3,7 +3,7 @@
 use redis::RedisError;
 
 use super::constants::CLOCK_TOO_LATE;
-use super::recovery::peers;
+use super::recovery::members;
 use super::redirection::{self, Redirection};
 use crate::store::{Fault, StoreError};
 
@@ -176,7 +176,7 @@ impl Failure {
         if let Some(reason) = self.reason {
             return reason.to_owned();
         }
-        let of_quorum = [peers::EMPTY, peers::SAME];
+        let of_quorum = [members::EMPTY, members::SAME];
         if let Some(reason) = of_quorum.into_iter().find(|it| mentions(it)) {
             return reason.to_owned();
         }

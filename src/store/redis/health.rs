@@ -7,13 +7,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::cluster::Cluster;
+use super::cluster::Topology;
+use super::cluster::partitions::COUNT;
 use super::failure::Failure;
 use super::info::ServerInfo;
 use super::node::Node;
-use super::partitions::COUNT;
 use super::pool::Connection;
 use super::probe;
-use super::topology::Topology;
 use crate::domain::duration;
 use crate::store::{Fault, Finding, PoolHealth};
 
@@ -311,12 +311,12 @@ impl RedisStore {
             }));
             known.get_or_insert((fine, offset_ms));
         }
-        let homeless = topology.homeless();
-        if homeless > 0 {
+        let missing = topology.count_without_primary();
+        if missing > 0 {
             findings.push(Finding {
                 topic: "slots",
                 is_fine: false,
-                detail: format!("{homeless} of {COUNT} parts of the locks have no primary"),
+                detail: format!("{missing} of {COUNT} parts of the locks have no primary"),
             });
         }
         let (fine, offset_ms) = known?;
@@ -349,7 +349,7 @@ impl RedisStore {
         let Some(cluster) = &self.cluster else {
             return self.nodes[0].pool.health();
         };
-        let [open, max] = cluster.sockets();
+        let [open, max] = cluster.sockets.counts();
         let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
         PoolHealth {
             open: number(open),

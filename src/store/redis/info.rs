@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use super::nodes::ClusterView;
+use super::cluster::ClusterView;
 
 use crate::store::{Fault, Finding};
 

@@ -8,7 +8,8 @@
 //! of a lock and its fencing counter share a slot; in a Redis Cluster, all buckets of a partition have the same one. Nothing
 //! that a client chooses precedes it, so no name can change a slot or collide with a key of another kind.
 
-use super::{partitions, record};
+use super::cluster::partitions;
+use super::record;
 use crate::domain::{Bucket, ClaimDigest, LeaseQuota, LockName};
 
 /// The prefix of all keys and channels.

@@ -13,13 +13,13 @@ use redis::Cmd;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use snapshots::Snapshots;
-use snapshots::{Found, Snapshot};
+use snapshots::{Snapshot, SnapshotNames};
 
+use super::cluster::{Topology, partitions};
 use super::node::Node;
 use super::scripts::ScriptRequest;
-use super::topology::Topology;
 use super::views::{self, Scanned, Shifted};
-use super::{RedisStore, keys, partitions, scripts};
+use super::{RedisStore, keys, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::pace::Pace;
 use crate::store::{Deadlines, Fault, ListQuery, StoreError, StoreResult};
@@ -71,7 +71,7 @@ impl RedisStore {
         query: &ListQuery,
         deadlines: Deadlines,
     ) -> Result<Snapshot, StoreError> {
-        let mut found = Found::new(query);
+        let mut found = SnapshotNames::new(query);
         let find = |key: &[u8]| {
             if let Some(name) = keys::name_of(key).filter(|name| query.has(name)) {
                 found.add(name);
@@ -196,7 +196,7 @@ impl RedisStore {
             }
         }
         let topology = cluster.topology();
-        if topology.homeless() > 0 {
+        if topology.count_without_primary() > 0 {
             let detail = "some locks have no primary";
             return Err(StoreError::unavailable(Fault::Cluster, detail));
         }

@@ -21,12 +21,13 @@ use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
 use crate::backoff::Backoff;
 use crate::store::{Fault, StoreError};
+use crate::telemetry::traces::{self, SpanKind};
 
 /// The second pause between two tries, after none; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// The connection epoch of a command that another node executed than the one whose replicas are asked: no barrier
+/// The connection generation of a command that another node executed than the one whose replicas are asked: no barrier
 /// confirms it.
 const UNCONFIRMED: u64 = u64::MAX;
 
@@ -51,22 +52,22 @@ pub(super) struct Node {
 }
 
 /// The answer of a script.
-pub(super) struct Answered<T> {
+pub(super) struct RunReply<T> {
     pub(super) answer: T,
-    /// The epoch of the connection.
-    pub(super) epoch: u64,
+    /// The generation of the connection.
+    pub(super) generation: u64,
     /// Whether an earlier try may still be executed.
     pub(super) has_lost_tries: bool,
 }
 
 /// Why a script has no answer.
-pub(super) struct Unanswered {
+pub(super) struct RunError {
     error: StoreError,
     /// Whether a try may still reach Redis.
     may_arrive: bool,
 }
 
-impl Unanswered {
+impl RunError {
     /// The error for the caller, delayed until no try can arrive in time any more: the client may retry at once,
     /// elsewhere.
     pub(super) async fn when_too_late(self, deadline: Instant) -> StoreError {
@@ -77,15 +78,15 @@ impl Unanswered {
     }
 }
 
-impl From<Unanswered> for StoreError {
-    fn from(unanswered: Unanswered) -> Self {
-        unanswered.error
+impl From<RunError> for StoreError {
+    fn from(run: RunError) -> Self {
+        run.error
     }
 }
 
 impl Node {
     /// Runs a script that does nothing after the deadline. The command gets whether an earlier try may still be
-    /// executed. Also returns the epoch of the connection.
+    /// executed. Also returns the generation of the connection.
     pub(super) async fn run_in_time<T>(
         &self,
         request: ScriptRequest,
@@ -99,13 +100,13 @@ impl Node {
             let command = |is_repeat| command(is_repeat || was_ambiguous);
             match self.run(request, deadline, command, &read).await {
                 Ok(answered) => match answered.answer {
-                    InTime::Done(answer) => return Ok((answer, answered.epoch)),
+                    InTime::Done(answer) => return Ok((answer, answered.generation)),
                     InTime::Late { redis_us } => {
                         is_ambiguous |= answered.has_lost_tries;
                         if !self.recovery.is_ahead(redis_us) {
                             break;
                         }
-                        self.recovery.declare_lost(answered.epoch);
+                        self.recovery.declare_lost(answered.generation);
                     }
                 },
                 Err(unanswered) => {
@@ -136,11 +137,11 @@ impl Node {
         deadline: Instant,
         command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply) -> Result<T, Malformed>,
-    ) -> Result<Answered<T>, Unanswered> {
+    ) -> Result<RunReply<T>, RunError> {
         let (mut has_lost_tries, mut may_arrive) = (false, false);
         if let Some(failure) = probe::known_down(&self.pool, &self.recovery) {
             let error = failure.into_error(has_lost_tries);
-            return Err(Unanswered { error, may_arrive });
+            return Err(RunError { error, may_arrive });
         }
         let (mut pause, mut backoff) = (Duration::ZERO, Backoff::default());
         let mut was_redirected = false;
@@ -150,11 +151,11 @@ impl Node {
             let tried = self.try_once(request, deadline, command, &read).await;
             self.trace(request, began, tried.as_ref().err());
             let failure = match tried {
-                Ok((answer, epoch)) => {
+                Ok((answer, generation)) => {
                     self.recovery.note_answer(began);
-                    return Ok(Answered {
+                    return Ok(RunReply {
                         answer,
-                        epoch,
+                        generation,
                         has_lost_tries,
                     });
                 }
@@ -172,7 +173,7 @@ impl Node {
             may_arrive |= failure.may_arrive();
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
                 let error = failure.into_error(has_lost_tries);
-                return Err(Unanswered { error, may_arrive });
+                return Err(RunError { error, may_arrive });
             }
             has_lost_tries |= failure.may_be_done;
             tokio::time::sleep(pause).await;
@@ -180,7 +181,7 @@ impl Node {
         }
     }
 
-    /// Also returns the epoch of the connection. The command is built once there is one: opening it may be what reveals
+    /// Also returns the generation of the connection. The command is built once there is one: opening it may be what reveals
     /// that the data were lost.
     ///
     /// # Cancel safety
@@ -199,12 +200,12 @@ impl Node {
             Ok(answer) => answer.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),
         };
-        let mut epoch = connection.epoch;
+        let mut generation = connection.generation;
         if let Err(failure) = &answer
             && failure.redirection.is_some()
         {
             if self.replication.is_some() {
-                epoch = UNCONFIRMED;
+                generation = UNCONFIRMED;
             }
             // Rare; boxed so that it does not enlarge every request.
             answer =
@@ -216,7 +217,7 @@ impl Node {
             let is_answer = failure.fault == Fault::Permission || failure.is_moving();
             let is_doubtful = failure.may_be_done && !is_answer;
             if failure.is_cluster_down() {
-                self.may_have_moved(connection.epoch);
+                self.may_have_moved(connection.generation);
             }
             if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
@@ -229,7 +230,7 @@ impl Node {
             return Err(Failure::corrupt(detail));
         };
         match read(reply) {
-            Ok(answer) => Ok((answer, epoch)),
+            Ok(answer) => Ok((answer, generation)),
             Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
         }
     }
@@ -245,7 +246,7 @@ impl Node {
         connection: &Connection,
     ) -> Result<Value, Failure> {
         let Some(Redirection::Ask(endpoint)) = &failure.redirection else {
-            self.may_have_moved(connection.epoch);
+            self.may_have_moved(connection.generation);
             return Err(failure.clone());
         };
         let connector = self.pool.connector();
@@ -260,9 +261,31 @@ impl Node {
         }
     }
 
-    /// Another primary may have the slot by now, as far as a request over a connection of this epoch has found out.
-    fn may_have_moved(&self, epoch: u64) {
+    /// Another primary may have the slot by now, as far as a request over a connection of this generation has found out.
+    fn may_have_moved(&self, generation: u64) {
         self.pool.connector().may_have_moved();
-        self.recovery.moved(epoch);
+        self.recovery.moved(generation);
+    }
+
+    /// Records one try of a script that began at this time, within the span of the request, by the semantic conventions of
+    /// OpenTelemetry for Redis. The span never has an argument of the command, among which are the hashes of tokens.
+    fn trace(&self, request: ScriptRequest, began: Instant, failure: Option<&Failure>) {
+        let Some(scope) = traces::current() else {
+            return;
+        };
+        scope.record(SpanKind::Client, began, |span| {
+            span.name(format!("EVALSHA {}", request.name()));
+            span.text("db.system.name", "redis");
+            span.text("db.operation.name", "EVALSHA");
+            span.text("db.stored_procedure.name", request.name());
+            if let Some((host, port)) = self.pool.connector().known_endpoint() {
+                span.text("server.address", host);
+                span.number("server.port", port);
+            }
+            if let Some(failure) = failure {
+                span.text("error.type", failure.fault.label());
+                span.fail();
+            }
+        });
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::RedisStore;
 use super::cluster::Cluster;
+use super::cluster::partitions;
 use super::connector::Connector;
 use super::failure::Failure;
 use super::keys::RedisKeys;
@@ -16,9 +18,9 @@ use super::node::Node;
 use super::pool::Pool;
 use super::probe;
 use super::pubsub::PubSub;
-use super::recovery::{FleetState, QuorumPeer, Recovery};
+use super::recovery::{FleetState, QuorumMember, Recovery};
 use super::replication::Replication;
-use super::{RedisStore, partitions, switches};
+use super::sentinel::switches;
 use crate::config::{ClusterAddress, QuorumNode, RedisAddress, RedisConfig, SentinelAddress};
 use crate::domain::Attempt;
 use crate::store::StoreError;
@@ -87,15 +89,15 @@ impl RedisStore {
             QuorumNode::Sentinel(address) => address.database,
         });
         let databases: Vec<_> = databases.collect();
-        let peers = QuorumPeer::all(&databases, lease_max, config.check_interval);
+        let members = QuorumMember::all(&databases, lease_max, config.check_interval);
         let mut opening = Vec::new();
-        for ((address, database), peer) in addresses.iter().zip(databases).zip(peers) {
+        for ((address, database), member) in addresses.iter().zip(databases).zip(members) {
             let connector = match address {
                 QuorumNode::Redis(address) => Connector::to(address, config),
                 QuorumNode::Sentinel(address) => Connector::by(address, config),
             };
             let mut builder = NodeBuilder::new(database, 1, config, lease_max);
-            builder.peer = Some(peer);
+            builder.member = Some(member);
             let node = builder.node(0, RedisKeys::default(), connector.map_err(unusable)?);
             opening.push(Self::checked(node, None, config));
         }
@@ -161,7 +163,7 @@ struct NodeBuilder<'a> {
     config: &'a RedisConfig,
     lease_max: Duration,
     /// The place of the only node among those of a quorum.
-    peer: Option<QuorumPeer>,
+    member: Option<QuorumMember>,
 }
 
 impl<'a> NodeBuilder<'a> {
@@ -175,7 +177,7 @@ impl<'a> NodeBuilder<'a> {
             messages: Arc::new(messages),
             config,
             lease_max,
-            peer: None,
+            member: None,
         }
     }
 
@@ -188,7 +190,7 @@ impl<'a> NodeBuilder<'a> {
             keys,
             Arc::clone(fleet),
             Arc::clone(&messages),
-            self.peer.take(),
+            self.member.take(),
         );
         let recovery = Arc::new(recovery);
         // The partitions of a cluster share their sockets.

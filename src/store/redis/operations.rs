@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::decode::AcquireReply;
+use super::decode::ClosedFor;
 use super::encode::{Purpose, Undoing, digests};
 use super::node::{LOSSES_MAX, Node};
 use super::scripts::ScriptRequest;
@@ -24,59 +24,52 @@ pub(super) struct AcquireScope {
     pub(super) enters_queue: bool,
 }
 
-/// Of a claim whose locks are all in one place.
-const ALONE: AcquireScope = AcquireScope {
-    purpose: Purpose::Grant,
-    of_all: None,
-    enters_queue: false,
-};
+impl AcquireScope {
+    /// Of a claim whose locks are all in one place.
+    pub(super) const ALONE: Self = Self {
+        purpose: Purpose::Grant,
+        of_all: None,
+        enters_queue: false,
+    };
+}
 
-/// The answer to an acquire. Only a claim that is to be granted later gets another one than the first.
-pub(super) enum Asked {
-    Answered(Acquired),
+/// The answer to an acquire. [`Purpose::Ask`] can have another one than an outcome.
+pub(super) enum AcquireReply {
+    /// The outcome, and how long locks that were held before stay taken or closed.
+    Outcome(Acquired, Option<ClosedFor>),
     /// It is in the queues, and nothing is in its way.
     Queued(Waiting),
     /// It holds its locks; whether another attempt than this one has received them.
-    Holds {
-        is_acknowledged: bool,
-    },
+    Holds { is_acknowledged: bool },
     /// It does not wait by this request, and these conflicts are in its way.
-    Open {
+    NotQueued {
         /// The sequence number of the place that it has.
         ticket: Option<u64>,
         conflicts: Vec<Conflict>,
     },
 }
 
-/// The answer of a script to another question than it was asked.
-pub(super) fn no_answer() -> StoreError {
-    StoreError::unknown(Fault::Corrupt, "an answer to another question")
+impl AcquireReply {
+    /// The outcome for [`Purpose::Grant`], which has one.
+    pub(super) fn outcome(self) -> StoreResult<Acquired> {
+        match self {
+            Self::Outcome(acquired, _) => Ok(acquired),
+            Self::Queued(_) | Self::Holds { .. } | Self::NotQueued { .. } => Err(
+                StoreError::unknown(Fault::Corrupt, "an answer to another question"),
+            ),
+        }
+    }
 }
 
 impl Node {
     pub(super) async fn acquire(
-        &self,
-        claim: &Claim,
-        attempt: Attempt,
-        queue_request: Option<&QueueRequest>,
-        deadline: Instant,
-    ) -> StoreResult<Acquired> {
-        let acquiring = self.acquire_for(ALONE, claim, attempt, queue_request, deadline);
-        match acquiring.await? {
-            Asked::Answered(acquired) => Ok(acquired),
-            Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. } => Err(no_answer()),
-        }
-    }
-
-    /// The same, or whether the claim could be granted its locks.
-    pub(super) async fn acquire_for(
         &self,
         scope: AcquireScope,
         claim: &Claim,
         attempt: Attempt,
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreResult<Asked> {
+    ) -> StoreResult<AcquireReply> {
         let node = self;
         if node.recovery.is_refused()
             && let Some((fault, why)) = node.recovery.refusal()
@@ -107,30 +100,29 @@ impl Node {
             let answered = match node.run(request, deadline, command, read).await {
                 Ok(answered) => answered,
                 // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
-                Err(unanswered) if claim.hold_count > HoldCount::ONE => {
-                    return Err(unanswered.when_too_late(deadline).await);
+                Err(error) if claim.hold_count > HoldCount::ONE => {
+                    return Err(error.when_too_late(deadline).await);
                 }
-                Err(unanswered) => return Err(unanswered.into()),
+                Err(error) => return Err(error.into()),
             };
             is_ambiguous |= answered.has_lost_tries;
-            let reply = match answered.answer {
-                AcquireReply::Asked(asked) => return Ok(asked),
-                reply @ (AcquireReply::Answer(..)
-                | AcquireReply::Recovering
-                | AcquireReply::CounterRegressed
-                | AcquireReply::Late { .. }
-                | AcquireReply::Exhausted
-                | AcquireReply::Withdrawn) => reply,
+            let mut reply = match answered.answer {
+                Ok(reply) => reply,
+                Err(failure) => {
+                    node.check_loss(failure, answered.generation)?;
+                    // The next try finds that grants wait, and a queued claim keeps waiting.
+                    continue;
+                }
             };
-            let reporting = node.report_acquired(reply, claim, answered.epoch, times);
-            if let Some(acquired) = reporting.await? {
-                let acquired = match is_ambiguous {
-                    true => node.unless_late(acquired, claim, attempt, deadline).await?,
-                    false => acquired,
-                };
-                return Ok(Asked::Answered(acquired));
+            if let AcquireReply::Outcome(acquired, closed_for) = &mut reply {
+                node.report_acquired(acquired, claim, *closed_for, answered.generation, times)
+                    .await?;
+                if is_ambiguous {
+                    node.resolve_ambiguous(acquired, claim, attempt, deadline)
+                        .await?;
+                }
             }
-            // The next try finds that grants wait, and a queued claim keeps waiting.
+            return Ok(reply);
         }
         let detail = "the data are lost again and again";
         Err(StoreError::unknown(Fault::Corrupt, detail))
@@ -189,9 +181,10 @@ impl Node {
         let read = |reply| decode::renewed(reply, names);
         let sent_at = Instant::now();
         let run = node.run_in_time(request, deadline, command, read);
-        let ((renewed, closed_for), epoch) = run.await?;
+        let ((renewed, closed_for), generation) = run.await?;
         let times = [sent_at, deadline];
-        node.report_renewed(renewed, closed_for, epoch, times).await
+        node.report_renewed(renewed, closed_for, generation, times)
+            .await
     }
 
     pub(super) async fn release(
@@ -210,7 +203,8 @@ impl Node {
         let sent_at = Instant::now();
         let answer = if step_back.is_some() {
             let run = node.run_in_time(request, deadline, command, read);
-            run.await.map(|(reply, epoch)| (reply, Some(epoch)))
+            run.await
+                .map(|(reply, generation)| (reply, Some(generation)))
         } else {
             let run = node.run(request, deadline, command, |reply| read(reply)?.done());
             run.await.map(|it| (it.answer, None)).map_err(Into::into)
@@ -228,8 +222,8 @@ impl Node {
         if may_be_of_stream {
             node.messages.released(names, &digests);
         }
-        let (reply, epoch) = answer?;
-        node.report_released(reply, epoch, [sent_at, deadline])
+        let (reply, generation) = answer?;
+        node.report_released(reply, generation, [sent_at, deadline])
             .await
     }
 
@@ -242,14 +236,14 @@ impl Node {
         let (node, lock) = (self, self.keys.lock(name));
         let mut room = AnswerRoom::for_locks(1);
         let (mut holders, mut next) = (Holders::none(), Some(0));
-        let mut last_epoch = node.recovery.epoch();
+        let mut last_generation = node.recovery.generation();
         while let Some(cursor) = next {
             let request = ScriptRequest::new(&scripts::EVICT);
-            let mark = node.keys.evicted(name, request.id);
+            let answer_key = node.keys.evicted(name, request.id);
             let (sent_at, deadline) = (Instant::now(), deadlines.of_step());
             let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             let command = |_| {
-                let mut command = request.command(&[&lock, &mark]);
+                let mut command = request.command(&[&lock, &answer_key]);
                 command.arg(node.recovery.time.not_after_us(deadline));
                 command.arg(reason).arg(cursor);
                 command.arg(node.messages.evictions_channel());
@@ -264,8 +258,8 @@ impl Node {
                 node.messages.evicted(name);
             }
             let step = match step {
-                Ok((step, epoch)) => {
-                    last_epoch = epoch;
+                Ok((step, generation)) => {
+                    last_generation = generation;
                     step
                 }
                 // Evictions that were done must be reported.
@@ -288,7 +282,7 @@ impl Node {
         holders.listed.sort_by_key(|holder| holder.expires_at);
         // A failover that lost it would give the holders their leases back. This also holds for a lock whose holders
         // an earlier request has just evicted.
-        node.confirm(last_epoch, deadlines.of_step()).await?;
+        node.confirm(last_generation, deadlines.of_step()).await?;
         let is_complete = next.is_none();
         Ok(Evicted {
             holders,

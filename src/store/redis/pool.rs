@@ -31,7 +31,7 @@ use crate::store::{Fault, PoolHealth};
 pub(super) struct Pool {
     of_runtimes: RwLock<HashMap<runtime::Id, bb8::Pool<Manager>>>,
     manager: Manager,
-    /// The connection epoch when the shared connections were last closed.
+    /// The connection generation when the shared connections were last closed.
     swept: AtomicU64,
     /// The most connections of each pool.
     size: u32,
@@ -57,7 +57,7 @@ type Refusal = Arc<Mutex<Option<Failure>>>;
 pub(super) struct Connection {
     shared: MultiplexedConnection,
     is_broken: Arc<AtomicBool>,
-    pub(super) epoch: u64,
+    pub(super) generation: u64,
 }
 
 /// Opens connections and knows which are usable.
@@ -185,8 +185,8 @@ impl Pool {
     /// Closes connections that will not be used again, because they may lead elsewhere than the address does now.
     /// Requests in flight finish on them.
     pub(super) fn sweep(&self) {
-        let epoch = self.manager.recovery.epoch();
-        if self.swept.swap(epoch, Ordering::Relaxed) != epoch {
+        let generation = self.manager.recovery.generation();
+        if self.swept.swap(generation, Ordering::Relaxed) != generation {
             self.of_runtimes.write().expect(UNPOISONED).clear();
         }
     }
@@ -244,10 +244,10 @@ impl Manager {
             Err(std::io::Error::from(timed_out).into())
         });
         match verified {
-            Ok(epoch) => Ok(Connection {
+            Ok(generation) => Ok(Connection {
                 shared,
                 is_broken,
-                epoch,
+                generation,
             }),
             Err(error) => {
                 let failure = Failure::of(&error).before_any_command();
@@ -315,6 +315,7 @@ impl ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.is_broken.load(Ordering::Relaxed) || connection.epoch != self.recovery.epoch()
+        connection.is_broken.load(Ordering::Relaxed)
+            || connection.generation != self.recovery.generation()
     }
 }

@@ -209,7 +209,7 @@ impl PubSub {
         });
         if is_wanted {
             // Cancellation safety: if the wait is given up, the listener learns of the gap later.
-            let _unsure = Unsure(delivery);
+            let _unsure = GapGuard(delivery);
             // The sender lives as long as self.
             let _ = delivery.subscribe().wait_for(|now| now.is_sure).await;
         }
@@ -306,9 +306,9 @@ impl PubSub {
 }
 
 /// Marks a wait for `is_sure`. If the wait ends early, it records a gap.
-struct Unsure<'a>(&'a watch::Sender<EventDelivery>);
+struct GapGuard<'a>(&'a watch::Sender<EventDelivery>);
 
-impl Drop for Unsure<'_> {
+impl Drop for GapGuard<'_> {
     fn drop(&mut self) {
         self.0
             .send_modify(|delivery| delivery.has_gap |= !delivery.is_sure);

@@ -10,11 +10,10 @@
 mod clock;
 mod contact;
 mod fleet;
-mod identity;
 mod longest_ttl;
+pub(super) mod members;
 mod moving;
 mod outage;
-pub(super) mod peers;
 mod redis_time;
 mod reply;
 
@@ -37,8 +36,8 @@ use crate::domain::{Bucket, Fence};
 use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
 use fleet::grants_wait;
+pub(super) use members::QuorumMember;
 use outage::Outage;
-pub(super) use peers::QuorumPeer;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
 
@@ -63,7 +62,7 @@ pub(super) struct Recovery {
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     /// The other nodes, if it is a node of a quorum.
-    peer: Option<QuorumPeer>,
+    member: Option<QuorumMember>,
     known: Mutex<KnownData>,
     is_refused: AtomicBool,
     /// Wakes the correction of all locks, if this process was the first to find that the clock was set back.
@@ -94,7 +93,7 @@ impl Recovery {
         keys: RedisKeys,
         fleet: Arc<FleetState>,
         messages: Arc<PubSub>,
-        peer: Option<QuorumPeer>,
+        member: Option<QuorumMember>,
     ) -> Self {
         let wait = config.grace_on_empty_start.then_some(lease_max);
         Self {
@@ -107,7 +106,7 @@ impl Recovery {
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
-            peer,
+            member,
             known: Mutex::default(),
             is_refused: AtomicBool::new(false),
             went_back: Notify::new(),
@@ -116,7 +115,7 @@ impl Recovery {
     }
 
     /// Checks the data behind a connection before anything else is sent on it, whose Redis has just reported this about
-    /// itself. Returns the connection epoch that it belongs to.
+    /// itself. Returns the generation of connections that it belongs to.
     pub(super) async fn verify(
         &self,
         connection: &mut MultiplexedConnection,
@@ -126,17 +125,17 @@ impl Recovery {
             // So nothing is granted.
             self.is_refused.store(true, Ordering::Relaxed);
             let mut known = self.known.lock().expect(UNPOISONED);
-            // Connections of one epoch all lead to one Redis.
+            // Connections of one generation all lead to one Redis.
             let before = known.server.as_ref();
             if before.is_some_and(|before| before.run_id != server.run_id) {
                 self.fleet.renew_connections();
             }
             known.server = Some(server);
-            return Ok(self.epoch());
+            return Ok(self.generation());
         }
         for _ in 0..EXCHANGES_MAX {
-            if let Some(epoch) = self.exchange(connection, &server).await? {
-                return Ok(epoch);
+            if let Some(generation) = self.exchange(connection, &server).await? {
+                return Ok(generation);
             }
         }
         Err((
@@ -209,7 +208,7 @@ impl Recovery {
         Ok(self.apply(server, &answer, sent_at, answered_at))
     }
 
-    /// Applies the store's answer. Returns the connection epoch, or none if another exchange is needed.
+    /// Applies the store's answer. Returns the generation of connections, or none if another exchange is needed.
     fn apply(
         &self,
         server: &ServerInfo,
@@ -231,8 +230,8 @@ impl Recovery {
             }
             self.fleet.wait_until(answered_at + answer.grace_left);
         }
-        if let Some(peer) = &self.peer {
-            peer.note(sent_at, answer.grace_left, answer.longest_ttl_ms);
+        if let Some(member) = &self.member {
+            member.note(sent_at, answer.grace_left, answer.longest_ttl_ms);
         }
         let latest_us = self
             .fleet
@@ -273,7 +272,7 @@ impl Recovery {
         known.server = Some(server.clone());
         let refusal = server.refusal(self.accepted_policy.as_deref());
         self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
-        (known.lost_epoch != known.data_epoch).then(|| self.epoch())
+        (known.lost_epoch != known.data_epoch).then(|| self.generation())
     }
 
     fn begin_epoch(&self, answer: &RecoveryReply, knew_another: bool, answered_at: Instant) {
@@ -310,9 +309,9 @@ impl Recovery {
         self.fleet.longest_ttl.note_shared(ttl_ms, Instant::now());
     }
 
-    /// A grant was made in this bucket, over a connection of this epoch.
-    pub(super) fn granted(&self, bucket: Bucket, fence: Fence, epoch: u64) {
-        if epoch == self.epoch() {
+    /// A grant was made in this bucket, over a connection of this generation.
+    pub(super) fn granted(&self, bucket: Bucket, fence: Fence, generation: u64) {
+        if generation == self.generation() {
             self.last_fences[self.counter(bucket)].fetch_max(fence.get(), Ordering::AcqRel);
         }
     }
@@ -340,8 +339,8 @@ impl Recovery {
     }
 
     /// Connections may lead elsewhere than before, as far as a request over a connection of this epoch has found out.
-    pub(super) fn moved(&self, epoch: u64) {
-        if epoch == self.epoch() {
+    pub(super) fn moved(&self, generation: u64) {
+        if generation == self.generation() {
             self.fleet.renew_connections();
         }
     }
@@ -356,9 +355,9 @@ impl Recovery {
         self.fleet.data_epoch()
     }
 
-    /// The epoch of the connections: those of an earlier one are not used again.
-    pub(super) fn epoch(&self) -> u64 {
-        self.fleet.connection_epoch()
+    /// The generation of the connections: those of an earlier one are not used again.
+    pub(super) fn generation(&self) -> u64 {
+        self.fleet.generation()
     }
 
     pub(super) fn is_refused(&self) -> bool {

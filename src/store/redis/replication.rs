@@ -19,15 +19,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::barriers::{Barriers, Kept, RunId};
+use super::barriers::{BarrierConnection, Barriers, RunId};
 use super::failure::{Failure, Fate};
 use super::keys::{self, RedisKeys};
 use super::pool::{Connection, Pool};
 use super::recovery::Recovery;
-use super::traces::trace_replicas;
 use crate::config::RedisConfig;
 use crate::domain::duration;
 use crate::store::{Fault, Finding, StoreError};
+use crate::telemetry::traces::{self, SpanKind};
 
 /// How much longer than `redis.wait_timeout` the answer to a `WAIT` may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -93,23 +93,27 @@ impl Replication {
         }
     }
 
-    /// Waits until the replicas have all that Redis has answered by now over connections of this epoch.
+    /// Waits until the replicas have all that Redis has answered by now over connections of this generation.
     ///
     /// # Errors
     /// Too few replicas have confirmed it in time, or that is unknown. They may have it anyway.
     ///
     /// # Cancel safety
     /// If the future is dropped, the barrier is abandoned, and the next request begins another one.
-    pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn confirm(
+        &self,
+        generation: u64,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         let began = Instant::now();
-        let confirmed = self.confirmed(epoch, deadline).await;
+        let confirmed = self.confirmed(generation, deadline).await;
         trace_replicas(self.replicas, began, &confirmed);
         confirmed
     }
 
-    async fn confirmed(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+    async fn confirmed(&self, generation: u64, deadline: Instant) -> Result<(), StoreError> {
         match timeout_at(deadline, self.next_barrier()).await {
-            Ok(Ok(run_id)) if self.recovery.is_at(epoch, &run_id) => Ok(()),
+            Ok(Ok(run_id)) if self.recovery.is_at(generation, &run_id) => Ok(()),
             Ok(Ok(_)) => {
                 let detail = "the connection may have led to another Redis";
                 Err(StoreError::unknown(Fault::Io, detail))
@@ -170,7 +174,10 @@ impl Replication {
     }
 
     /// Also returns the connection if it can be used again.
-    async fn barrier(&self, kept: Option<Kept>) -> (Result<RunId, Failure>, Option<Kept>) {
+    async fn barrier(
+        &self,
+        kept: Option<BarrierConnection>,
+    ) -> (Result<RunId, Failure>, Option<BarrierConnection>) {
         if let Some(mut kept) = kept.filter(|kept| self.recovery.is_now_at(&kept.run_id))
             && let Ok(confirmed) = self.count(&mut kept.connection).await
         {
@@ -186,11 +193,11 @@ impl Replication {
         }
     }
 
-    async fn open(&self) -> Result<Kept, Failure> {
+    async fn open(&self) -> Result<BarrierConnection, Failure> {
         let connecting = self.pool.connect_alone(Instant::now() + CONNECT_WITHIN);
         let connection = connecting.await?;
-        match self.recovery.run_id_at(connection.epoch) {
-            Some(run_id) => Ok(Kept { connection, run_id }),
+        match self.recovery.run_id_at(connection.generation) {
+            Some(run_id) => Ok(BarrierConnection { connection, run_id }),
             None => Err(Failure::new(
                 Fault::Io,
                 Fate::NotDone,
@@ -293,4 +300,20 @@ impl Replication {
             self.began_trouble.notify_one();
         }
     }
+}
+
+/// Records a wait for so many replicas that began at this time, within the span of the request.
+fn trace_replicas(replicas: u64, began: Instant, confirmed: &Result<(), StoreError>) {
+    let Some(scope) = traces::current() else {
+        return;
+    };
+    scope.record(SpanKind::Internal, began, |span| {
+        span.name("wait for the replicas");
+        let replicas = i64::try_from(replicas).unwrap_or(i64::MAX);
+        span.number("leasehold.replicas.wanted", replicas);
+        if let Err(error) = confirmed {
+            span.text("error.type", error.fault().label());
+            span.fail();
+        }
+    });
 }

@@ -5,78 +5,69 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::decode::{AcquireReply, ClosedFor, ReleaseReply};
+use super::decode::{AcquireRejection, ClosedFor, ReleaseReply};
 use super::node::Node;
-use super::operations::no_answer;
 use super::reply::Reply;
 use super::scripts;
 use super::scripts::ScriptRequest;
 use crate::domain::{
     Acquired, Attempt, Claim, GrantKind, Holder, Lease, Refused, Released, Renewed, Rollback,
-    Ticket, Timestamp, Waiting,
+    Ticket, Timestamp,
 };
 use crate::store::{Fault, StoreError, StoreResult};
 
 impl Node {
-    /// Makes the answer of an acquire ready to be reported. None if it shows that data were lost; nothing was granted
-    /// then, and the claim should ask again.
+    /// Takes note if an acquire of which the script did nothing shows that data were lost; the claim should ask again then.
+    ///
+    /// # Errors
+    /// The claim is not granted for another reason, or it is unknown whether it holds.
+    pub(super) fn check_loss(
+        &self,
+        rejection: AcquireRejection,
+        generation: u64,
+    ) -> StoreResult<()> {
+        match rejection {
+            AcquireRejection::CounterRegressed => self.recovery.declare_lost(generation),
+            AcquireRejection::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
+                self.recovery.declare_lost(generation);
+            }
+            // Another try of the same request may have arrived in time.
+            AcquireRejection::Late { .. } => {
+                return Err(StoreError::unknown(Fault::Timeout, "it came too late"));
+            }
+            AcquireRejection::Withdrawn => {
+                let detail = "the attempt was withdrawn";
+                return Err(StoreError::unavailable(Fault::Timeout, detail));
+            }
+            AcquireRejection::Exhausted => {
+                let detail = "the fencing counter is used up";
+                return Err(StoreError::unavailable(Fault::Corrupt, detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the outcome of an acquire over a connection of this generation ready to be reported.
     ///
     /// # Errors
     /// It is unknown whether the claim holds, because the TTL could not be announced, or the store lost its data
-    /// meanwhile; or the store cannot grant it.
+    /// meanwhile.
     pub(super) async fn report_acquired(
-        &self,
-        reply: AcquireReply,
-        claim: &Claim,
-        epoch: u64,
-        times: [Instant; 2],
-    ) -> Result<Option<Acquired>, StoreError> {
-        match reply {
-            AcquireReply::Answer(mut acquired, closed_for) => {
-                self.report_leases(&mut acquired, claim, closed_for, epoch, times)
-                    .await?;
-                Ok(Some(acquired))
-            }
-            AcquireReply::Asked(_) => Err(no_answer()),
-            AcquireReply::Recovering => Ok(Some(Acquired::Refused(Refused::Recovering {
-                retry_in: self.recovery.grace_left().unwrap_or_default(),
-            }))),
-            AcquireReply::CounterRegressed => {
-                self.recovery.declare_lost(epoch);
-                Ok(None)
-            }
-            AcquireReply::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
-                self.recovery.declare_lost(epoch);
-                Ok(None)
-            }
-            // Another try of the same request may have arrived in time.
-            AcquireReply::Late { .. } => {
-                Err(StoreError::unknown(Fault::Timeout, "it came too late"))
-            }
-            AcquireReply::Withdrawn => {
-                let detail = "the attempt was withdrawn";
-                Err(StoreError::unavailable(Fault::Timeout, detail))
-            }
-            AcquireReply::Exhausted => {
-                let detail = "the fencing counter is used up";
-                Err(StoreError::unavailable(Fault::Corrupt, detail))
-            }
-        }
-    }
-
-    /// Prepares to report the leases of an answer over a connection of this epoch.
-    async fn report_leases(
         &self,
         acquired: &mut Acquired,
         claim: &Claim,
         closed_for: Option<ClosedFor>,
-        epoch: u64,
+        generation: u64,
         [sent_at, deadline]: [Instant; 2],
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let granted = match acquired {
             Acquired::Granted(granted) => granted,
             Acquired::Waiting(waiting) => {
-                waiting.ticket = self.steady(waiting.ticket);
+                waiting.ticket = self.without_clock_steps(waiting.ticket);
+                return Ok(());
+            }
+            Acquired::Refused(Refused::Recovering { retry_in }) => {
+                *retry_in = self.recovery.grace_left().unwrap_or_default();
                 return Ok(());
             }
             Acquired::Superseded | Acquired::WaitExpired | Acquired::Refused(_) => return Ok(()),
@@ -85,7 +76,7 @@ impl Node {
             GrantKind::New => {
                 for (name, lease) in claim.names.iter().zip(&granted.leases) {
                     self.recovery
-                        .granted(name.bucket(), lease.holder.fence, epoch);
+                        .granted(name.bucket(), lease.holder.fence, generation);
                 }
                 // The lock stays closed for longer than the lease lasts.
                 let lasts = |ttl| ttl + claim.lock_delay.unwrap_or_default();
@@ -99,7 +90,7 @@ impl Node {
         };
         self.check_clock(granted.leases.iter(), sent_at, deadline)
             .await?;
-        self.report(longest, epoch, deadline).await
+        self.report(longest, generation, deadline).await
     }
 
     /// Makes the answer of a renewal ready to be reported.
@@ -107,7 +98,7 @@ impl Node {
         &self,
         renewed: Renewed,
         closed_for: Option<ClosedFor>,
-        epoch: u64,
+        generation: u64,
         [sent_at, deadline]: [Instant; 2],
     ) -> Result<Renewed, StoreError> {
         if let Renewed::Extended(renewals) = &renewed {
@@ -120,16 +111,16 @@ impl Node {
             }
             Renewed::NotHolder(_) | Renewed::Mismatched(_) => None,
         };
-        self.report(longest, epoch, deadline).await?;
+        self.report(longest, generation, deadline).await?;
         Ok(renewed)
     }
 
-    /// Makes the answer of a release ready to be reported. A step back has the epoch of its connection, because it leaves
+    /// Makes the answer of a release ready to be reported. A step back has the generation of its connection, because it leaves
     /// a lease that new grants must wait for if it is lost.
     pub(super) async fn report_released(
         &self,
         reply: ReleaseReply,
-        epoch: Option<u64>,
+        generation: Option<u64>,
         [sent_at, deadline]: [Instant; 2],
     ) -> Result<Vec<Released>, StoreError> {
         let leases = reply.released.iter().filter_map(|released| match released {
@@ -140,8 +131,8 @@ impl Node {
             | Released::NotHolder(_) => None,
         });
         self.check_clock(leases, sent_at, deadline).await?;
-        if let Some(epoch) = epoch {
-            self.report(reply.closed_for, epoch, deadline).await?;
+        if let Some(generation) = generation {
+            self.report(reply.closed_for, generation, deadline).await?;
         }
         Ok(reply.released)
     }
@@ -208,7 +199,7 @@ impl Node {
     async fn report(
         &self,
         ttl: Option<Duration>,
-        epoch: u64,
+        generation: u64,
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let Some(ttl) = ttl else { return Ok(()) };
@@ -217,21 +208,25 @@ impl Node {
             Box::pin(self.share(ttl, deadline)).await?;
         }
         // The TTL that was just shared must not be lost either.
-        self.confirm(epoch, deadline).await?;
+        self.confirm(generation, deadline).await?;
         // Processes that noticed a loss since may have learned this TTL too late, and do not wait that long.
-        if epoch != self.recovery.epoch() {
+        if generation != self.recovery.generation() {
             return Err(may_be_lost());
         }
         Ok(())
     }
 
-    /// Makes sure that no failover loses what Redis has answered over connections of this epoch, if replicas have to
+    /// Makes sure that no failover loses what Redis has answered over connections of this generation, if replicas have to
     /// confirm it.
-    pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn confirm(
+        &self,
+        generation: u64,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         match &self.replication {
             None => Ok(()),
             // Boxed so that it does not enlarge the requests that need no replicas.
-            Some(replication) => Box::pin(replication.confirm(epoch, deadline)).await,
+            Some(replication) => Box::pin(replication.confirm(generation, deadline)).await,
         }
     }
 
@@ -271,12 +266,15 @@ impl Node {
     /// Announces to all processes that leases last this long. Returns whether the data are those that this process
     /// knows.
     async fn announce(&self, ttl: Duration, deadline: Instant) -> Result<bool, StoreError> {
-        let epoch = self.recovery.data_epoch();
+        let data_epoch = self.recovery.data_epoch();
         let send = async |channel| {
             let request = ScriptRequest::new(&scripts::ANNOUNCE);
             let command = |_| {
                 let mut command = request.command(&[&self.keys.node(), &self.keys.longest_ttl()]);
-                command.arg(epoch).arg(ttl.as_millis() as u64).arg(channel);
+                command
+                    .arg(data_epoch)
+                    .arg(ttl.as_millis() as u64)
+                    .arg(channel);
                 command
             };
             let read = |mut reply: Reply| Ok(reply.number()? == 1);
@@ -289,7 +287,7 @@ impl Node {
     }
 
     /// A ticket whose end does not depend on steps of Redis's clock.
-    fn steady(&self, ticket: Ticket) -> Ticket {
+    fn without_clock_steps(&self, ticket: Ticket) -> Ticket {
         let shift_ms = self.recovery.clock_shift_ms();
         let until = ticket.until.map(|until| {
             let until_ms = until.unix_ms();
@@ -300,31 +298,30 @@ impl Node {
 }
 
 impl Node {
-    /// The answer to a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
+    /// Changes the outcome of a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
     /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
-    pub(super) async fn unless_late(
+    pub(super) async fn resolve_ambiguous(
         &self,
-        acquired: Acquired,
+        acquired: &mut Acquired,
         claim: &Claim,
         attempt: Attempt,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
+    ) -> StoreResult<()> {
         match acquired {
-            Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
-                has_ambiguous_attempt: true,
-                ..waiting
-            })),
-            Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(acquired),
+            Acquired::Waiting(waiting) => {
+                waiting.has_ambiguous_attempt = true;
+                Ok(())
+            }
+            Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(()),
             Acquired::Refused(Refused::Ended(lost)) if lost.reason.ran_out() => {
                 let detail = "an earlier try may have been granted a lease that has expired";
                 Err(StoreError::unknown(Fault::Timeout, detail))
             }
             Acquired::Refused(_) => {
                 let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
-                match withdrawn.await {
-                    Ok(()) => Ok(acquired),
-                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
-                }
+                withdrawn
+                    .await
+                    .map_err(|error| StoreError::unknown(error.fault(), error.detail()))
             }
         }
     }

@@ -4,6 +4,9 @@
 //! half of all Sentinels have to answer, and the latest configuration counts: each failover has a larger epoch, to which
 //! more than half of them have to agree.
 
+mod states;
+pub(super) mod switches;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,10 +20,10 @@ use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::{Failure, Fate};
-use super::sentinel_states::SentinelStates;
 use super::transport::{Endpoint, Transport};
 use crate::config::SentinelAddress;
 use crate::store::Fault;
+use states::SentinelStates;
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);

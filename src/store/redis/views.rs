@@ -1,10 +1,14 @@
-//! Decodes the answers of the scripts that read locks, correct them after a step of the clock, or evict their holders.
+//! Decodes leases and the states of locks, which several scripts return; and the answers of the scripts that read locks,
+//! correct them after a step of the clock, or evict their holders.
 
 use std::time::Duration;
 
-use super::leases::{lease, mode, state};
+use super::constants as lua;
 use super::reply::{InTime, Malformed, Reply};
-use crate::domain::{HeadWaiter, Holder, LockName, LockState, LockView, Owner, Queue, Timestamp};
+use crate::domain::{
+    ClaimDigest, Fence, HeadWaiter, HoldCount, Holder, Holders, Lease, LockName, LockState,
+    LockView, Metadata, Mode, Owner, Queue, Share, Timestamp, Ttl,
+};
 
 /// One step of an eviction.
 pub(super) struct Eviction {
@@ -122,4 +126,73 @@ fn view(mut reply: Reply, now_ms: u64) -> Result<(LockState, Queue), Malformed> 
     };
     let head = Some(head);
     Ok((state, Queue { length, head }))
+}
+
+pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malformed> {
+    match *reply.text()?.as_bytes() {
+        [lua::FREE] => Ok(LockState::Free),
+        [lua::COOLING] => Ok(LockState::Cooling {
+            free_in: reply.millis()?,
+        }),
+        [lua::HELD] => {
+            let total = reply.number()?;
+            let mut listed = Vec::new();
+            let mut leases = reply.list()?;
+            while !leases.is_read() {
+                listed.push(lease(leases.list()?, now_ms)?.holder);
+            }
+            Ok(LockState::Held(Holders { listed, total }))
+        }
+        _ => Err(Malformed),
+    }
+}
+
+/// The fields that `lease_fields` in `lua/record.lua` returns.
+pub(super) fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
+    let fence = Fence::new(reply.number()?).ok_or(Malformed)?;
+    let (acquired_ms, until_ms) = (reply.number()?, reply.number()?);
+    let ttl = Ttl::from_store(reply.millis()?);
+    let hold_count = match reply.optional()? {
+        None => HoldCount::ONE,
+        Some(count) => HoldCount::new(count).map_err(|_| Malformed)?,
+    };
+    let owner = Owner::from_store(&reply.text()?);
+    let metadata = match reply.text()?.as_str() {
+        "" => None,
+        text => Some(Metadata::from_json_object(text).map_err(|_| Malformed)?),
+    };
+    let limit = reply.text()?;
+    let permits = reply.optional()?;
+    let claim = reply.bytes()?.try_into().map_err(|_| Malformed)?;
+    let holder = Holder {
+        claim: ClaimDigest(claim),
+        owner,
+        metadata,
+        mode: mode(&limit, permits.unwrap_or(1))?,
+        fence,
+        hold_count,
+        acquired_at: Timestamp::from_unix_ms(acquired_ms),
+        expires_at: Timestamp::from_unix_ms(until_ms),
+        // If the clock of Redis was set back, the key lives longer, but clients must not rely on that.
+        expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)).min(ttl.get()),
+    };
+    Ok(Lease { holder, ttl })
+}
+
+/// The limit text of a record: empty for an exclusive claim, 0 for a read lock, or a number.
+fn mode(limit_text: &str, permits: u64) -> Result<Mode, Malformed> {
+    if limit_text.is_empty() {
+        return Ok(Mode::Exclusive);
+    }
+    let in_force = limit(limit_text.parse().map_err(|_| Malformed)?)?;
+    Share::new(in_force.map(u64::from), permits)
+        .map(Mode::Shared)
+        .map_err(|_| Malformed)
+}
+
+pub(super) fn limit(number: u64) -> Result<Option<u32>, Malformed> {
+    match number {
+        0 => Ok(None),
+        _ => u32::try_from(number).map(Some).map_err(|_| Malformed),
+    }
 }

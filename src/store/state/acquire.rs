@@ -3,7 +3,7 @@
 use super::StoreTime;
 use super::effects::Row;
 use super::lease::LeaseRecord;
-use super::lock::Obstruction;
+use super::lock::LockConflict;
 use super::table::Table;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
@@ -52,7 +52,7 @@ impl Table {
         let is_blocked = claim
             .names
             .iter()
-            .any(|name| self.obstruction(claim, sequence, name).is_some());
+            .any(|name| self.conflict_with(claim, sequence, name).is_some());
         match request {
             _ if !is_blocked => self.grant(claim, attempt, now),
             Some(request) => self.enqueue(claim, request, sequence, now),
@@ -153,28 +153,28 @@ impl Table {
     }
 
     fn other_limit(&self, claim: &KeyedClaim<'_>) -> Option<Mismatch> {
-        claim.names.iter().find_map(
-            |name| match self.locks.get(name)?.obstruction(claim.mode)? {
-                Obstruction::OtherLimit(in_force) => Some(Mismatch::Limit {
+        claim.names.iter().find_map(|name| {
+            match self.locks.get(name)?.conflict_with(claim.mode)? {
+                LockConflict::OtherLimit(in_force) => Some(Mismatch::Limit {
                     name: name.clone(),
                     in_force,
                 }),
-                Obstruction::Taken | Obstruction::Waiters => None,
-            },
-        )
+                LockConflict::Taken | LockConflict::Waiters => None,
+            }
+        })
     }
 
     /// What keeps one of its locks from a claim.
-    pub(super) fn obstruction(
+    pub(super) fn conflict_with(
         &self,
         claim: &KeyedClaim<'_>,
         sequence: Option<u64>,
         name: &LockName,
-    ) -> Option<Obstruction> {
+    ) -> Option<LockConflict> {
         let lock = self.locks.get(name)?;
         let overtakes = claim.fair && !lock.is_turn_of(sequence);
-        lock.obstruction(claim.mode)
-            .or(overtakes.then_some(Obstruction::Waiters))
+        lock.conflict_with(claim.mode)
+            .or(overtakes.then_some(LockConflict::Waiters))
     }
 
     fn grant(

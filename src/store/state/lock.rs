@@ -50,7 +50,7 @@ pub(super) struct LastExpired {
 
 /// What keeps a lock from a claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Obstruction {
+pub(super) enum LockConflict {
     /// Leases or cool-downs.
     Taken,
     /// The holders use this limit, which is not the claim's.
@@ -87,21 +87,21 @@ impl Lock {
     }
 
     /// What keeps the lock from a claim in this mode, apart from the queue.
-    pub(super) fn obstruction(&self, mode: Mode) -> Option<Obstruction> {
+    pub(super) fn conflict_with(&self, mode: Mode) -> Option<LockConflict> {
         match (self.mode()?, mode) {
             (Mode::Shared(held), Mode::Shared(requested)) if held.limit() == requested.limit() => {
                 let taken = self.taken() + u64::from(requested.permits());
                 let is_too_much = requested
                     .limit()
                     .is_some_and(|limit| taken > u64::from(limit));
-                is_too_much.then_some(Obstruction::Taken)
+                is_too_much.then_some(LockConflict::Taken)
             }
             // Only current holders enforce their limit; a cool-down will pass.
             (Mode::Shared(held), Mode::Shared(_)) if !self.leases.is_empty() => {
-                Some(Obstruction::OtherLimit(held.limit()))
+                Some(LockConflict::OtherLimit(held.limit()))
             }
             (Mode::Shared(_) | Mode::Exclusive, Mode::Shared(_) | Mode::Exclusive) => {
-                Some(Obstruction::Taken)
+                Some(LockConflict::Taken)
             }
         }
     }
@@ -133,7 +133,7 @@ impl Lock {
 
     pub(super) fn admit(&mut self, record: LeaseRecord, effects: &mut Effects) {
         debug_assert!(
-            self.obstruction(record.mode()).is_none(),
+            self.conflict_with(record.mode()).is_none(),
             "the lock is taken"
         );
         effects.lease_changed(&self.name, record.claim);

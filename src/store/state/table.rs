@@ -7,7 +7,7 @@
 use super::StoreTime;
 use super::claim::{NameLists, Text, Texts};
 use super::effects::{Effects, Row};
-use super::lock::{Lock, Obstruction};
+use super::lock::{Lock, LockConflict};
 use super::locks::Locks;
 use super::locks::SlabKey;
 use super::tombstones::Tombstones;
@@ -24,7 +24,7 @@ pub(super) const WORK_PER_STEP: usize = 64;
 const WORK_WHEN_FULL: usize = 4 * WORK_PER_STEP;
 
 /// More has expired on a lock than one step may end.
-pub(super) struct Behind;
+pub(super) struct ExpiryBacklog;
 
 /// Locks, tombstones and fencing counters.
 pub(super) struct Table {
@@ -219,7 +219,7 @@ impl Table {
         &mut self,
         name: &LockName,
         now: StoreTime,
-    ) -> Result<Option<SlabKey>, Behind> {
+    ) -> Result<Option<SlabKey>, ExpiryBacklog> {
         let Some(slot) = self.locks.find(name) else {
             return Ok(None);
         };
@@ -227,13 +227,13 @@ impl Table {
             return Ok(Some(slot));
         }
         if self.work_left == 0 {
-            return Err(Behind);
+            return Err(ExpiryBacklog);
         }
         let mut left = self.work_left;
         let exists = self.expire_some(slot, now, &mut left);
         self.work_left = left.saturating_sub(1);
         match exists && self.locks[slot].is_due(now) {
-            true => Err(Behind),
+            true => Err(ExpiryBacklog),
             false => Ok(exists.then_some(slot)),
         }
     }
@@ -314,11 +314,11 @@ impl Table {
             let slot = match self.find_in_bounds(name, now) {
                 Ok(Some(slot)) => slot,
                 Ok(None) => return true,
-                Err(Behind) => return false,
+                Err(ExpiryBacklog) => return false,
             };
             let lock: &Lock = &self.locks[slot];
             // A mismatch ends the wait too, and makes room for the rest of the queue.
-            let admits = lock.obstruction(mode) != Some(Obstruction::Taken);
+            let admits = lock.conflict_with(mode) != Some(LockConflict::Taken);
             admits && lock.is_turn_of(Some(sequence))
         });
         let Some(lock) = self.locks.at_mut(slot) else {

@@ -136,7 +136,7 @@ fn request(claim: &Claim) -> QueueRequest {
 
 /// What a step returned, as text, and the rows that it listed.
 fn run(state: &mut State, now: StoreTime, step: &TimedStep) -> (String, Vec<Row>) {
-    fn observed<T: fmt::Debug>(applied: Applied<'_, T>) -> (String, Vec<Row>) {
+    fn observed<T: fmt::Debug>(applied: StepResult<'_, T>) -> (String, Vec<Row>) {
         let (answer, notifications) = (applied.answer, applied.notifications);
         (
             format!("{answer:?} {notifications:?}"),
@@ -255,7 +255,7 @@ fn grant(state: &mut State, now: StoreTime, claim: &Claim) {
 }
 
 /// Fails if the step has done so much that others notice. A lease that ends changes up to four rows.
-fn assert_short<T>(applied: Applied<'_, T>) -> T {
+fn assert_short<T>(applied: StepResult<'_, T>) -> T {
     let rows = applied.changed.len();
     assert!(rows < 5 * WORK_PER_STEP, "{rows} rows in one step");
     applied.answer

@@ -6,7 +6,7 @@ use super::effects::Effects;
 use super::lease::LeaseRecord;
 use super::lock::Lock;
 use super::locks::SlabKey;
-use super::table::{Behind, Table};
+use super::table::{ExpiryBacklog, Table};
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
@@ -149,7 +149,7 @@ impl Table {
         now: StoreTime,
     ) -> Vec<Holder> {
         let found = self.find_in_bounds(name, now);
-        let Some(slot) = found.unwrap_or_else(|Behind| self.locks.find(name)) else {
+        let Some(slot) = found.unwrap_or_else(|ExpiryBacklog| self.locks.find(name)) else {
             return Vec::new();
         };
         let effects = &mut self.effects;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::KeyedClaim;
 use super::StoreTime;
 use super::claim::TicketNames;
-use super::lock::Obstruction;
+use super::lock::LockConflict;
 use super::table::Table;
 use super::wait_queue::QueueEntry;
 use crate::domain::{
@@ -131,18 +131,18 @@ impl Table {
         })
     }
 
-    /// When the next obstacle of the claim expires.
+    /// When the next conflict of the claim expires.
     fn recheck_in(
         &self,
         claim: &KeyedClaim<'_>,
         sequence: u64,
         now: StoreTime,
     ) -> Option<Duration> {
-        let next_expiry = |name: &LockName| match self.obstruction(claim, Some(sequence), name)? {
-            Obstruction::Taken | Obstruction::OtherLimit(_) => {
+        let next_expiry = |name: &LockName| match self.conflict_with(claim, Some(sequence), name)? {
+            LockConflict::Taken | LockConflict::OtherLimit(_) => {
                 self.locks.get(name)?.next_change_at()
             }
-            Obstruction::Waiters => self.queue(name)?.reserved_until(),
+            LockConflict::Waiters => self.queue(name)?.reserved_until(),
         };
         let next = claim.names.iter().filter_map(next_expiry).min()?;
         Some(next.since(now))
@@ -193,10 +193,10 @@ impl Table {
     ) -> Vec<Conflict> {
         let mut room = AnswerRoom::for_locks(claim.names.len());
         let conflict = |name: &LockName| {
-            let obstruction = self.obstruction(claim, sequence, name)?;
+            let kind = self.conflict_with(claim, sequence, name)?;
             let lock = self.locks.get(name)?;
-            let by = match (obstruction, lock.state(&mut room, now)) {
-                (Obstruction::Waiters, _) | (_, LockState::Free) => ConflictKind::Waiters,
+            let by = match (kind, lock.state(&mut room, now)) {
+                (LockConflict::Waiters, _) | (_, LockState::Free) => ConflictKind::Waiters,
                 (_, LockState::Held(holders)) => ConflictKind::Holders(holders),
                 (_, LockState::Cooling { free_in }) => ConflictKind::Cooling { free_in },
             };

@@ -1,7 +1,7 @@
 //! An undelivered grant is rolled back.
 
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Response};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
@@ -10,6 +10,12 @@ use super::support::{Api, get};
 fn acquire() -> Request<Body> {
     let request = Request::post("/locks/a").body(Body::empty());
     request.expect("a request")
+}
+
+/// The response as the server takes it, before it is sent.
+async fn granted(api: &Api) -> Response<Body> {
+    let response = api.router.clone().oneshot(acquire()).await;
+    response.expect("an answer")
 }
 
 /// Lets the rollback tasks run. They need no time, only to be polled.
@@ -26,12 +32,7 @@ async fn is_free_soon(api: &Api) -> bool {
 #[tokio::test]
 async fn a_response_that_is_dropped_before_it_was_sent_rolls_back_the_grant() {
     let api = Api::new().await;
-    let response = api
-        .router
-        .clone()
-        .oneshot(acquire())
-        .await
-        .expect("an answer");
+    let response = granted(&api).await;
     assert_eq!(response.status(), 201);
     drop(response);
     assert!(is_free_soon(&api).await);
@@ -40,12 +41,7 @@ async fn a_response_that_is_dropped_before_it_was_sent_rolls_back_the_grant() {
 #[tokio::test]
 async fn a_response_that_was_taken_for_sending_keeps_the_grant() {
     let api = Api::new().await;
-    let response = api
-        .router
-        .clone()
-        .oneshot(acquire())
-        .await
-        .expect("an answer");
+    let response = granted(&api).await;
     let mut body = response.into_body();
     assert!(body.frame().await.is_some());
     drop(body);

@@ -2,7 +2,9 @@
 
 use leasehold::domain::{Acquired, Attempt, Claim, Mode, Token};
 
-use super::taking_over::{assert_free, assert_holds, of_every_kind, streaming, taken_over};
+use super::taking_over::{
+    assert_free, assert_holds, of_every_kind, streaming, taken_over, without_stream,
+};
 use crate::support::fixture::{
     Fixture, Waiter, claim_on_all, fresh_name, leases_granted, names, rival,
 };
@@ -41,10 +43,7 @@ pub(super) async fn a_repeated_poll_of_a_plain_request_leaves_alone_what_a_strea
     fixture: &Fixture,
 ) {
     for kind in of_every_kind(None) {
-        let plain = Claim {
-            takes_over: false,
-            ..kind
-        };
+        let plain = without_stream(&kind);
         let mut waiting = granted_by_poll(fixture, plain).await;
         let stream = streaming(&waiting.claim);
         let later = taken_over(fixture, &stream).await;
@@ -78,10 +77,7 @@ pub(super) async fn a_repeated_poll_is_granted_all_its_locks_or_none(fixture: &F
 
 /// A request that waited in the queues, and that a poll granted.
 async fn granted_by_poll(fixture: &Fixture, claim: Claim) -> Waiter {
-    let holding = Claim {
-        takes_over: false,
-        ..rival(&claim)
-    };
+    let holding = without_stream(&rival(&claim));
     let blocking = Claim {
         mode: Mode::Exclusive,
         ..holding

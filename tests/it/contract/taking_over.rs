@@ -37,6 +37,14 @@ pub(super) fn of_every_kind(min_hold: Option<Duration>) -> Vec<Claim> {
     with_min_hold.iter().map(streaming).collect()
 }
 
+/// The claim of a plain request.
+pub(super) fn without_stream(claim: &Claim) -> Claim {
+    Claim {
+        takes_over: false,
+        ..claim.clone()
+    }
+}
+
 /// Grants the claim to a stream.
 pub(super) async fn granted(fixture: &Fixture, claim: &Claim) -> Attempt {
     let attempt = Attempt::random();
@@ -185,10 +193,7 @@ pub(super) async fn a_lease_that_is_taken_over_by_a_deeper_claim_is_released_by_
 
 pub(super) async fn a_lease_of_a_plain_request_is_taken_over_by_a_stream(fixture: &Fixture) {
     for kind in of_every_kind(None) {
-        let plain = Claim {
-            takes_over: false,
-            ..kind.clone()
-        };
+        let plain = without_stream(&kind);
         let first = granted(fixture, &plain).await;
         let stream = taken_over(fixture, &kind).await;
         fixture.withdraw(&plain, first).await;
@@ -202,10 +207,7 @@ pub(super) async fn a_request_of_another_kind_makes_a_lease_independent_of_strea
     fixture: &Fixture,
 ) {
     for claim in of_every_kind(None) {
-        let plain = Claim {
-            takes_over: false,
-            ..claim.clone()
-        };
+        let plain = without_stream(&claim);
         let first = granted(fixture, &claim).await;
         fixture.acquire(&plain).await;
         fixture.close(&claim, first).await;

@@ -4,7 +4,7 @@
 use leasehold::domain::{Claim, GrantKind};
 
 use super::taking_over::{
-    assert_cooling, assert_free, assert_holds, granted, of_every_kind, taken_over,
+    assert_cooling, assert_free, assert_holds, granted, of_every_kind, taken_over, without_stream,
 };
 use crate::support::fixture::{Fixture, LONG};
 
@@ -71,10 +71,7 @@ pub(super) async fn a_grant_and_a_takeover_that_are_both_undone_leave_no_lease(f
 
 pub(super) async fn a_takeover_that_is_undone_leaves_a_lease_independent(fixture: &Fixture) {
     for claim in of_every_kind(None) {
-        let plain = Claim {
-            takes_over: false,
-            ..claim.clone()
-        };
+        let plain = without_stream(&claim);
         let first = granted(fixture, &claim).await;
         fixture.renew(&claim).await;
         let second = taken_over(fixture, &claim).await;
@@ -94,10 +91,7 @@ pub(super) async fn a_plain_request_that_is_undone_leaves_the_lease_to_its_strea
     fixture: &Fixture,
 ) {
     for claim in of_every_kind(None) {
-        let plain = Claim {
-            takes_over: false,
-            ..claim.clone()
-        };
+        let plain = without_stream(&claim);
         let stream = granted(fixture, &claim).await;
         let undelivered = taken_over(fixture, &plain).await;
         fixture.withdraw(&plain, undelivered).await;
@@ -127,10 +121,7 @@ pub(super) async fn a_renewal_keeps_the_lease_though_the_takeovers_before_it_are
 
 pub(super) async fn plain_requests_that_are_all_undone_leave_no_lease(fixture: &Fixture) {
     for claim in of_every_kind(None) {
-        let plain = Claim {
-            takes_over: false,
-            ..claim
-        };
+        let plain = without_stream(&claim);
         for undoes_grant_first in [true, false] {
             let mut attempts = vec![granted(fixture, &plain).await];
             for _ in 0..2 {

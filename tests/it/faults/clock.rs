@@ -7,7 +7,7 @@ use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Refused, Released};
 use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
-use super::{Replica, lasting, lasting_for};
+use super::{Replica, assert_granted_in_order, lasting, lasting_for, waiters_behind};
 use crate::support::eventually;
 use crate::support::fixture::{
     READ, Waiter, claim, deadline, in_mode, lock_of, only, permits, rival,
@@ -62,39 +62,9 @@ async fn waiters_keep_waiting_in_order_while_the_clock_jumps_forward() {
     let held = lasting_for(TTL, claim());
     let lease = replicas[0].lease(&held).await;
     let held_until = Instant::now() + lease.holder.expires_in;
-    let mut waiting = Vec::new();
-    for length in 1..=4 {
-        let replica = Arc::clone(&replicas[length % 2]);
-        let waiter = lasting(rival(&held));
-        waiting.push(tokio::spawn(async move {
-            let answer = replica.acquire_within(&waiter, TTL * 4).await;
-            let Ok(AcquireOutcome::Granted(Granted {
-                kind: GrantKind::New,
-                leases,
-                ..
-            })) = answer
-            else {
-                panic!("it waits on, but: {answer:?}");
-            };
-            let granted = Instant::now();
-            replica.release(&waiter).await.expect("the store answers");
-            (only(leases).holder.fence, granted)
-        }));
-        let replica = &replicas[0];
-        eventually("it is queued", async || {
-            let view = replica.service.inspect(lock_of(&held)).await.ok()?;
-            (view.queue.length == length as u64).then_some(())
-        })
-        .await;
-    }
+    let waiting = waiters_behind(&replicas, &held).await;
     server.move_clock(AN_HOUR).await;
-    let mut last = None;
-    for waiter in waiting {
-        let (fence, granted) = waiter.await.expect("it was granted");
-        assert!(granted >= held_until, "granted while the lease is alive");
-        assert!(last < Some(fence), "{fence} after {last:?}");
-        last = Some(fence);
-    }
+    assert_granted_in_order(waiting, held_until).await;
 }
 
 /// No token is as large as such a time. If a new epoch began by it, it would use up the tokens of all locks for good.

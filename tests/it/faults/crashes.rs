@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{Replica, durable_redis, forgetful_redis, lasting};
 use crate::support::fixture::{claim, claim_on, fresh_name, lock_of, not_holder, only, rival, ttl};
 use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
 use crate::support::stores::{self, CONNECTIONS_IN_ALL};
 use crate::support::{eventually, eventually_within};
 
@@ -225,18 +226,27 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
     );
 }
 
+/// Kills Redis and renews the lease once it is back.
+async fn renewed_after_a_crash(
+    server: &mut RedisServer,
+    replica: &Replica,
+    claim: &Claim,
+) -> Renewed {
+    server.kill();
+    server.restart().await;
+    eventually("Redis is reached again", async || {
+        replica.renew(claim).await.ok()
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_lease_that_redis_forgot_cannot_be_renewed_or_released() {
     let mut server = forgetful_redis().await;
     let replica = Replica::open(&server.database(0)).await;
     let forgotten = lasting(claim());
     replica.granted(&forgotten).await;
-    server.kill();
-    server.restart().await;
-    let answer = eventually("Redis is reached again", async || {
-        replica.renew(&forgotten).await.ok()
-    })
-    .await;
+    let answer = renewed_after_a_crash(&mut server, &replica, &forgotten).await;
     assert_eq!(answer, not_holder(&forgotten, NotHolder::Unknown));
     replica.becomes_free(&forgotten).await;
 }
@@ -247,12 +257,7 @@ async fn a_lease_in_a_durable_redis_survives_its_crash() {
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
     replica.granted(&held).await;
-    server.kill();
-    server.restart().await;
-    let answer = eventually("Redis is reached again", async || {
-        replica.renew(&held).await.ok()
-    })
-    .await;
+    let answer = renewed_after_a_crash(&mut server, &replica, &held).await;
     assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
     // And there is no grace, because no leases were lost.
     replica.granted(&lasting(claim())).await;

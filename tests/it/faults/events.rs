@@ -44,7 +44,7 @@ async fn assert_events_of_grants(watch: &mut Watch, by: &Replica, prefix: &str) 
             );
         };
         match event {
-            WatchEvent::Happened(event) if event.kind == EventKind::Acquired => {
+            WatchEvent::Event(event) if event.kind == EventKind::Acquired => {
                 missing.remove(&event.name);
             }
             other => panic!("only grants happen, but: {other:?}"),
@@ -169,7 +169,7 @@ async fn after_a_loss_of_data_a_watcher_is_told_to_look_again() {
     let (mut at_finder, mut at_other) = (watch(&finder).await, watch(&other).await);
     finder.granted(&lasting_claims("lost", 1)[0]).await;
     for watch in [&mut at_finder, &mut at_other] {
-        assert!(matches!(next(watch).await, WatchEvent::Happened(_)));
+        assert!(matches!(next(watch).await, WatchEvent::Event(_)));
     }
     server.command(&["FLUSHALL"]).await;
     for watch in [&mut at_finder, &mut at_other] {

@@ -11,7 +11,10 @@ use leasehold::domain::{
 use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
-use super::{Replica, all_listen, durable_redis, forgetful_redis, lasting, lasting_for};
+use super::{
+    Replica, all_listen, assert_granted_in_order, durable_redis, forgetful_redis, lasting,
+    lasting_for, waiters_behind,
+};
 use crate::support::eventually;
 use crate::support::fixture::{
     READ, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, names, only, rival, ttl,
@@ -300,39 +303,9 @@ async fn waiters_keep_waiting_in_order_while_redis_is_emptied() {
     ];
     let held = lasting_for(TTL, claim());
     let held_until = hold(&replicas[0], &held).await;
-    let mut waiting = Vec::new();
-    for length in 1..=4 {
-        let replica = Arc::clone(&replicas[length % 2]);
-        let waiter = lasting(rival(&held));
-        waiting.push(tokio::spawn(async move {
-            let answer = replica.acquire_within(&waiter, TTL * 4).await;
-            let Ok(AcquireOutcome::Granted(Granted {
-                kind: GrantKind::New,
-                leases,
-                ..
-            })) = answer
-            else {
-                panic!("it waits on, but: {answer:?}");
-            };
-            let granted = Instant::now();
-            replica.release(&waiter).await.expect("the store answers");
-            (only(leases).holder.fence, granted)
-        }));
-        let replica = &replicas[0];
-        eventually("it is queued", async || {
-            let view = replica.service.inspect(lock_of(&held)).await.ok()?;
-            (view.queue.length == length as u64).then_some(())
-        })
-        .await;
-    }
+    let waiting = waiters_behind(&replicas, &held).await;
     server.command(&["FLUSHALL"]).await;
-    let mut last = None;
-    for waiter in waiting {
-        let (fence, granted) = waiter.await.expect("it was granted");
-        assert!(granted >= held_until, "granted while the lease is alive");
-        assert!(last < Some(fence), "{fence} after {last:?}");
-        last = Some(fence);
-    }
+    assert_granted_in_order(waiting, held_until).await;
 }
 
 /// A process that comes back late still knows old leases, but these have expired by now.

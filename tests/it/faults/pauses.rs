@@ -2,17 +2,26 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{GrantKind, Released, Renewed};
+use leasehold::domain::{Claim, GrantKind, Released, Renewed};
 use leasehold::store::{Fault, StoreError};
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
 use crate::support::eventually;
 use crate::support::fixture::{claim, only, rival};
+use crate::support::redis_server::RedisServer;
 use crate::support::stores::OPERATION_TIMEOUT;
 
 /// How late an outcome may be after its deadline on a busy machine.
 const LATE: Duration = Duration::from_secs(3);
+
+/// A release that Redis does not answer.
+async fn release_while_paused(server: &RedisServer, replica: &Replica, held: &Claim) {
+    server.pause();
+    let answer = replica.release(held).await;
+    server.resume();
+    assert!(answer.is_err(), "a paused Redis answered {answer:?}");
+}
 
 #[tokio::test]
 async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind() {
@@ -70,10 +79,7 @@ async fn a_release_that_a_paused_redis_did_not_answer_can_be_retried() {
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
     replica.granted(&held).await;
-    server.pause();
-    let answer = replica.release(&held).await;
-    server.resume();
-    assert!(answer.is_err(), "a paused Redis answered {answer:?}");
+    release_while_paused(&server, &replica, &held).await;
     let released = eventually("Redis answers again", async || {
         replica.release(&held).await.ok()
     })
@@ -94,10 +100,7 @@ async fn a_release_of_unknown_outcome_is_not_repeated_by_the_service() {
     let held = lasting(claim());
     replica.granted(&held).await;
     // Redis does not have the release script yet, so the request that it reads after the pause is not executed.
-    server.pause();
-    let answer = replica.release(&held).await;
-    server.resume();
-    assert!(answer.is_err(), "a paused Redis answered {answer:?}");
+    release_while_paused(&server, &replica, &held).await;
     let again = eventually("Redis answers again", async || {
         replica.acquire(&held).await.ok()
     })

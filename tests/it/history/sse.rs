@@ -109,16 +109,11 @@ fn take_chunk(received: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
 
 /// The event in a block of lines; `None` for a comment.
 fn event(block: &[u8]) -> Option<Event> {
-    let text = String::from_utf8_lossy(block);
-    let field = |name: &str| {
-        let mut lines = text.lines();
-        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.map(|value| value.trim_start().to_owned())
-    };
+    let event = crate::api::support::Event::read(&String::from_utf8_lossy(block))?;
     Some(Event {
-        id: field("id"),
-        kind: field("event")?,
-        data: serde_json::from_str(&field("data").unwrap_or_default()).unwrap_or_default(),
+        id: event.id,
+        kind: event.kind,
+        data: event.data,
         at: Instant::now(),
     })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold::domain::{Mode, NotHolder, Refused, Share};
-use leasehold::limits::{Budget, Gate, Limit, Passed, PeerLimits, RequestPermit, Slot};
+use leasehold::limits::{Budget, Gate, GatePermit, Limit, PeerLimits, RequestPermit, Slot};
 use leasehold::service::{AcquireOutcome, HoldEvent, QueueFull};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
@@ -33,7 +33,7 @@ async fn slot_within(all: &Gate, peer: &Arc<PeerLimits>, request: Option<Request
 }
 
 /// Occupies the gate with another operation.
-async fn occupied(gate: &Gate) -> Passed {
+async fn occupied(gate: &Gate) -> GatePermit {
     let passed = gate.pass(1, Instant::now()).await;
     passed.expect("nothing else is in flight")
 }

@@ -25,7 +25,7 @@ async fn watch(service: &LockService, scope: Scope, after: Option<&str>) -> Watc
 async fn next(watch: &mut Watch) -> (EventKind, LockName, String) {
     let next = timeout(LONG * 10, watch.next()).await;
     match next.expect("something happens") {
-        Some(WatchEvent::Happened(event)) => (event.kind, event.name.clone(), event.id.clone()),
+        Some(WatchEvent::Event(event)) => (event.kind, event.name.clone(), event.id.clone()),
         other => panic!("{other:?}"),
     }
 }
@@ -77,7 +77,7 @@ async fn all_watchers_share_the_text_of_an_event() {
     held(&service).await;
     let (mut texts, mut written) = (Vec::new(), 0);
     for watch in &mut watches {
-        let Some(WatchEvent::Happened(event)) = watch.next().await else {
+        let Some(WatchEvent::Event(event)) = watch.next().await else {
             panic!("nothing happened");
         };
         texts.push(event.text(|event| {

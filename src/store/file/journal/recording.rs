@@ -5,7 +5,7 @@ use async_trait::async_trait;
 
 use super::super::super::memory::Journal;
 use super::super::super::state::{Notification, State, StoreTime};
-use super::super::batch::Progress;
+use super::super::rows::Progress;
 use super::FileJournal;
 
 /// With more rows than this in one commit, sweeps and evictions wait: all requests wait for the whole commit. Each row may

@@ -57,14 +57,14 @@ impl Snapshot {
 }
 
 /// Collects the names of a snapshot while a scan finds them, in any order and some of them twice.
-pub(super) struct Found {
+pub(super) struct SnapshotNames {
     snapshot: Snapshot,
     names: BTreeSet<LockName>,
     bytes: usize,
     least: usize,
 }
 
-impl Found {
+impl SnapshotNames {
     pub(super) fn new(query: &ListQuery) -> Self {
         let snapshot = Snapshot {
             id: fastrand::u64(..),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn taken(after: Option<LockName>, numbers: impl Iterator<Item = usize>) -> Arc<Snapshot> {
-        let mut found = Found::new(&query(after, None));
+        let mut found = SnapshotNames::new(&query(after, None));
         numbers.for_each(|number| found.add(name(number)));
         Arc::new(found.snapshot())
     }

@@ -1,10 +1,10 @@
 -- Takes a lock away from its holders, a bounded number at a time.
--- KEYS: lock_key, mark
+-- KEYS: lock_key, answer_key
 -- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the
 --   leases that it lists, at most listed_max; or request and now_us alone if it came too late, and nothing was done
 -- include: clock reservation
-local lock_key, mark = KEYS[1], KEYS[2]
+local lock_key, answer_key = KEYS[1], KEYS[2]
 local request, not_after, reason, cursor, evictions, channel, listed_max =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
@@ -54,7 +54,7 @@ end
 -- A request may be repeated because its first answer was lost, and the first try may arrive after the answer to the
 -- second. Only one of them evicts; the others return its answer. One that arrives after the client's deadline does
 -- nothing.
-local before = call('GET', mark)
+local before = call('GET', answer_key)
 if before then
     return cmsgpack.unpack(before)
 end
@@ -80,6 +80,6 @@ for _, lease in ipairs(listed) do
     answer[#answer + 1] = lease
 end
 -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-call('DEL', mark)
-call('SET', mark, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
+call('DEL', answer_key)
+call('SET', answer_key, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
 return answer

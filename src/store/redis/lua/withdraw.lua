@@ -44,8 +44,8 @@ local function end_turn(lease)
         return false
     end
     if not has_right then
-        local mark = is_close == '1' and CLOSED_ATTEMPT or UNDONE_ATTEMPT
-        lease.options.turns = string.sub(turns, 1, from - 1) .. mark .. string.sub(turns, from + 8)
+        local withdrawn = is_close == '1' and CLOSED_ATTEMPT or UNDONE_ATTEMPT
+        lease.options.turns = string.sub(turns, 1, from - 1) .. withdrawn .. string.sub(turns, from + 8)
         rewrite_lease(lease)
     end
     return has_right

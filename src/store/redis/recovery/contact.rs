@@ -1,4 +1,7 @@
-//! What follows from whether Redis answers and connections to it can be opened, and from the time that it shows.
+//! Which Redis the connections of an generation lead to; and what follows from whether it answers and connections to it can be
+//! opened, and from the time that it shows.
+
+use std::sync::Arc;
 
 use redis::RedisError;
 use tokio::time::Instant;
@@ -59,12 +62,12 @@ impl Recovery {
         self.fleet.clock.shift_ms()
     }
 
-    /// Declares lost the data behind connections of this epoch: a counter regressed, or leases ended early because the
+    /// Declares lost the data behind connections of this generation: a counter regressed, or leases ended early because the
     /// clock was set forward. The store learns it before any connection is used again.
-    pub(in crate::store::redis) fn declare_lost(&self, epoch: u64) {
+    pub(in crate::store::redis) fn declare_lost(&self, generation: u64) {
         let mut known = self.known.lock().expect(UNPOISONED);
         // Of many requests that find out at the same time, the first one is enough.
-        if epoch == self.epoch() {
+        if generation == self.generation() {
             known.lost_epoch = known.data_epoch;
             self.fleet.renew_connections();
         }
@@ -76,5 +79,26 @@ impl Recovery {
             let mut known = self.known.lock().expect(UNPOISONED);
             known.lost_epoch = known.data_epoch;
         }
+    }
+
+    /// The Redis that connections of this generation lead to; none if they are not used any more.
+    pub(in crate::store::redis) fn run_id_at(&self, generation: u64) -> Option<Arc<str>> {
+        let known = self.known.lock().expect(UNPOISONED);
+        let server = known
+            .server
+            .as_ref()
+            .filter(|_| generation == self.generation())?;
+        Some(Arc::from(server.run_id.as_str()))
+    }
+
+    /// Whether connections of this generation are still used, and lead to this Redis.
+    pub(in crate::store::redis) fn is_at(&self, generation: u64, run_id: &str) -> bool {
+        self.is_now_at(run_id) && generation == self.generation()
+    }
+
+    /// Whether this is the Redis that was verified last.
+    pub(in crate::store::redis) fn is_now_at(&self, run_id: &str) -> bool {
+        let known = self.known.lock().expect(UNPOISONED);
+        known.server.as_ref().is_some_and(|it| it.run_id == run_id)
     }
 }

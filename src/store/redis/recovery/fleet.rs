@@ -21,7 +21,7 @@ pub(in crate::store::redis) struct FleetState {
     /// The epoch of the data; 0 before the first contact.
     data_epoch: AtomicU64,
     /// Grows whenever connections may lead elsewhere, or to other data, than before.
-    connection_epoch: AtomicU64,
+    generation: AtomicU64,
     /// Moments in milliseconds after `base`, 0 for none: when the last loss was noticed, and until when new grants
     /// wait.
     lost_ms: AtomicU64,
@@ -37,7 +37,7 @@ impl FleetState {
             longest_ttl: LongestTtl::default(),
             clock: RedisClock::new(),
             data_epoch: AtomicU64::new(0),
-            connection_epoch: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             lost_ms: AtomicU64::new(0),
             grace_ms: AtomicU64::new(0),
         }
@@ -126,13 +126,13 @@ impl FleetState {
         self.data_epoch.store(epoch, Ordering::SeqCst);
     }
 
-    pub(super) fn connection_epoch(&self) -> u64 {
-        self.connection_epoch.load(Ordering::SeqCst)
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
     }
 
     /// Stops the use of all connections that are open now.
     pub(in crate::store::redis) fn renew_connections(&self) {
-        self.connection_epoch.fetch_add(1, Ordering::SeqCst);
+        self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Rounded up: a grant that is early by a millisecond is too early.
@@ -193,7 +193,7 @@ mod tests {
     fn a_ttl_of_an_unknown_epoch_makes_the_process_check_the_store() {
         let fleet = fleet();
         fleet.on_message(b"ttl 8 60000");
-        assert_eq!(fleet.connection_epoch(), 1);
+        assert_eq!(fleet.generation(), 1);
         assert_eq!(fleet.longest_ttl.known_ms(Instant::now()), 0);
     }
 
@@ -216,6 +216,6 @@ mod tests {
         let fleet = fleet();
         fleet.on_message(b"verify");
         fleet.on_message(b"of a later version");
-        assert_eq!(fleet.connection_epoch(), 1);
+        assert_eq!(fleet.generation(), 1);
     }
 }

@@ -63,15 +63,15 @@ fn redis(run_id: &str) -> ServerInfo {
 /// A process that has verified a Redis.
 fn verified() -> (Recovery, Instant) {
     let (recovery, start) = (recovery(), Instant::now());
-    let epoch = recovery.apply(&redis("a"), &answer(EPOCH, Duration::ZERO), start, start);
-    assert_eq!(epoch, Some(recovery.epoch()));
+    let applied = recovery.apply(&redis("a"), &answer(EPOCH, Duration::ZERO), start, start);
+    assert_eq!(applied, Some(recovery.generation()));
     (recovery, start)
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_changes_as_long_as_the_data_stay() {
     let (recovery, start) = verified();
-    let (before, later) = (recovery.epoch(), start + SECOND);
+    let (before, later) = (recovery.generation(), start + SECOND);
     let same = answer(EPOCH, SECOND);
     assert_eq!(
         recovery.apply(&redis("a"), &same, later, later),
@@ -85,15 +85,15 @@ async fn another_epoch_ends_connections_and_forgets_fences() {
     let (recovery, start) = verified();
     let bucket = LockName::parse(b"a").expect("a name").bucket();
     let fence = Fence::new(EPOCH + 1_000).expect("a fence");
-    recovery.granted(bucket, fence, recovery.epoch());
+    recovery.granted(bucket, fence, recovery.generation());
     assert_eq!(recovery.last_fence(bucket), fence.get().cast_signed());
-    let (before, later) = (recovery.epoch(), start + SECOND);
+    let (before, later) = (recovery.generation(), start + SECOND);
     let lost = RecoveryReply {
         grace_left: SECOND * 30,
         ..answer(EPOCH + 1_000_000, SECOND)
     };
     recovery.apply(&redis("a"), &lost, later, later);
-    assert!(recovery.epoch() > before);
+    assert!(recovery.generation() > before);
     assert_eq!(
         recovery.last_fence(bucket),
         -(EPOCH + 1_000_000).cast_signed()
@@ -105,9 +105,9 @@ async fn another_epoch_ends_connections_and_forgets_fences() {
 #[tokio::test(start_paused = true)]
 async fn another_process_with_the_same_data_ends_connections_alone() {
     let (recovery, start) = verified();
-    let (before, later) = (recovery.epoch(), start + SECOND);
+    let (before, later) = (recovery.generation(), start + SECOND);
     recovery.apply(&redis("b"), &answer(EPOCH, SECOND), later, later);
-    assert!(recovery.epoch() > before);
+    assert!(recovery.generation() > before);
     assert_eq!(recovery.grace_left(), None);
 }
 
@@ -128,16 +128,16 @@ async fn an_answer_that_was_overtaken_by_a_loss_is_requested_again() {
 #[tokio::test(start_paused = true)]
 async fn a_declared_loss_is_reported_before_a_connection_is_used() {
     let (recovery, start) = verified();
-    let before = recovery.epoch();
+    let before = recovery.generation();
     recovery.declare_lost(before);
     recovery.declare_lost(before);
-    assert_eq!(recovery.epoch(), before + 1, "of many, one is enough");
+    assert_eq!(recovery.generation(), before + 1, "of many, one is enough");
     let later = start + SECOND;
     let same = answer(EPOCH, SECOND);
     assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
     let new = answer(EPOCH + 1_000_000, SECOND);
     let applied = recovery.apply(&redis("a"), &new, later, later);
-    assert_eq!(applied, Some(recovery.epoch()));
+    assert_eq!(applied, Some(recovery.generation()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,5 +154,5 @@ async fn a_clock_that_jumped_is_a_loss_unless_the_epoch_began_after_it() {
     let later = start + SECOND;
     let new = answer(EPOCH + 3_599_000_000, jumped);
     let applied = recovery.apply(&redis("a"), &new, later, later);
-    assert_eq!(applied, Some(recovery.epoch()));
+    assert_eq!(applied, Some(recovery.generation()));
 }

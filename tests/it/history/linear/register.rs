@@ -46,7 +46,7 @@ impl Configuration {
     }
 
     /// Forgets an operation that has its answer: it is in the order of every configuration.
-    pub(super) fn answered(&mut self, operation: usize) {
+    pub(super) fn forget(&mut self, operation: usize) {
         self.done.remove(&operation);
     }
 

@@ -54,7 +54,7 @@ pub(super) fn search(lock: &LockHistory, configurations_max: usize) -> Verdict {
                 };
                 reached.extend(after.into_iter().map(|mut after| {
                     after.take_reads(lock, &pending);
-                    after.answered(operation);
+                    after.forget(operation);
                     after
                 }));
             }

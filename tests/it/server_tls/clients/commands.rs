@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Output;
 
-use leasehold::client::{Call, CertificateFiles, Client, Repeat, ServiceUrl, StreamAnswer};
+use leasehold::client::{Call, CertificateFiles, Client, RetryPolicy, ServiceUrl, StreamAnswer};
 
 use super::{Authority, Served, WEB};
 use crate::process::leasehold;
@@ -175,7 +175,7 @@ async fn a_refusal_says_whether_the_files_can_be_used() {
     let mut client = served.client(&files);
     let call = Call::get("/locks/web/1".to_owned());
     let mut refusal = async || {
-        let answer = client.send_repeatedly(&call, Repeat::Always).await;
+        let answer = client.send_repeatedly(&call, RetryPolicy::Always).await;
         answer.unwrap_err().to_string()
     };
     let refused = refusal().await;

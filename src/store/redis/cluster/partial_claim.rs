@@ -7,11 +7,11 @@ use tokio::time::{Instant, sleep};
 
 use super::across::all_done;
 use super::answers::{PartitionAnswers, is_new, listed, merged};
-use super::encode::{Purpose, Undoing};
-use super::node::Node;
-use super::operations::{AcquireScope, Asked, no_answer};
 use crate::backoff::Backoff;
 use crate::domain::{Acquired, Attempt, Claim, QueueRequest, Refused, SuspendOptions};
+use crate::store::redis::encode::{Purpose, Undoing};
+use crate::store::redis::node::Node;
+use crate::store::redis::operations::{AcquireReply, AcquireScope};
 use crate::store::{StoreError, StoreResult};
 
 /// The pause before the partitions are asked again, where a claim may just be granted its locks; doubled up to
@@ -77,8 +77,8 @@ pub(super) async fn ask(
         .iter()
         .map(|part| part.acquire(part.scope(Purpose::Ask), attempt, None, deadline));
     let mut answers = PartitionAnswers::default();
-    for (part, asked) in parts.iter().zip(join_all(asking).await) {
-        answers.add(&part.claim.names, asked?, part.node.recovery.grace_left());
+    for (part, reply) in parts.iter().zip(join_all(asking).await) {
+        answers.add(&part.claim.names, reply?, part.node.recovery.grace_left());
     }
     Ok(answers)
 }
@@ -105,15 +105,15 @@ pub(super) async fn enqueue(
             enters_queue: places == PlacesBefore::None,
             ..part.scope(Purpose::Ask)
         };
-        let asked = part.acquire(scope, attempt, queueing, deadline).await;
-        if asked.is_err() && is_decided {
+        let reply = part.acquire(scope, attempt, queueing, deadline).await;
+        if reply.is_err() && is_decided {
             continue;
         }
-        if asked.is_err() && places <= PlacesBefore::New {
+        if reply.is_err() && places <= PlacesBefore::New {
             // A place in some queues only would be that of another claim.
             leave(parts, None).await;
         }
-        answers.add(&part.claim.names, asked?, part.node.recovery.grace_left());
+        answers.add(&part.claim.names, reply?, part.node.recovery.grace_left());
         if let (Some(request), Some(waiting)) = (request.as_mut(), &answers.waiting) {
             request.ticket = Some(waiting.ticket);
         }
@@ -167,16 +167,16 @@ async fn grant_in_order(
     for (number, part) in parts.iter().enumerate() {
         let acquiring = part.acquire(part.scope(Purpose::Grant), attempt, request, deadline);
         match acquiring.await {
-            Ok(Asked::Answered(Acquired::Granted(it))) => {
-                granted.push((part.claim.names.clone(), it));
-            }
-            Ok(Asked::Answered(refused)) => {
-                undo(&parts[..number], attempt, deadline).await?;
-                return Ok(refused);
-            }
-            Ok(Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. }) => {
-                return Err(no_answer());
-            }
+            Ok(reply) => match reply.outcome()? {
+                Acquired::Granted(it) => granted.push((part.claim.names.clone(), it)),
+                refused @ (Acquired::Waiting(_)
+                | Acquired::Superseded
+                | Acquired::WaitExpired
+                | Acquired::Refused(_)) => {
+                    undo(&parts[..number], attempt, deadline).await?;
+                    return Ok(refused);
+                }
+            },
             // The caller rolls back what the attempt has been granted, unless the claim goes on waiting by it.
             Err(error) if number > 0 => {
                 if request.is_some() {
@@ -251,10 +251,9 @@ impl PartialClaim<'_> {
         attempt: Attempt,
         request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreResult<Asked> {
-        let acquiring = self
-            .node
-            .acquire_for(scope, &self.claim, attempt, request, deadline);
-        acquiring.await
+    ) -> StoreResult<AcquireReply> {
+        self.node
+            .acquire(scope, &self.claim, attempt, request, deadline)
+            .await
     }
 }

@@ -33,10 +33,10 @@ pub(in crate::store::redis) const SAME: &str =
 
 /// What is known of the data of all nodes.
 #[derive(Debug)]
-struct QuorumPeers {
+struct QuorumStates {
     /// The Redis process and the database behind each node.
     servers: Mutex<Vec<Option<(String, u32)>>>,
-    seen: Mutex<Vec<Option<Seen>>>,
+    seen: Mutex<Vec<Option<NodeState>>>,
     /// The longest time for which a node may have to keep a lease.
     lease_max: Duration,
     /// The longest wait of a node that has forgotten nothing: until its processes are back.
@@ -47,7 +47,7 @@ struct QuorumPeers {
 
 /// The data of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct NodeState {
     /// When it was asked.
     at: Instant,
     /// Whether it knows of every lease that it has granted: it has data, and does not wait for forgotten leases.
@@ -62,21 +62,21 @@ struct Seen {
 
 /// One node among the others.
 #[derive(Debug)]
-pub(in crate::store::redis) struct QuorumPeer {
-    peers: Arc<QuorumPeers>,
+pub(in crate::store::redis) struct QuorumMember {
+    states: Arc<QuorumStates>,
     number: usize,
     database: u32,
     empty_since: Mutex<Option<Instant>>,
 }
 
-impl QuorumPeer {
+impl QuorumMember {
     /// The nodes of one quorum, in these databases.
     pub(in crate::store::redis) fn all(
         databases: &[u32],
         lease_max: Duration,
         check_interval: Duration,
     ) -> Vec<Self> {
-        let peers = Arc::new(QuorumPeers {
+        let states = Arc::new(QuorumStates {
             servers: Mutex::new(vec![None; databases.len()]),
             seen: Mutex::new(vec![None; databases.len()]),
             lease_max,
@@ -84,13 +84,13 @@ impl QuorumPeer {
             // A node is asked once in each interval, and answers a little later.
             silence_max: SILENCE_MAX.max(check_interval * 2),
         });
-        let peer = |(number, database): (usize, &u32)| Self {
-            peers: Arc::clone(&peers),
+        let member = |(number, database): (usize, &u32)| Self {
+            states: Arc::clone(&states),
             number,
             database: *database,
             empty_since: Mutex::default(),
         };
-        databases.iter().enumerate().map(peer).collect()
+        databases.iter().enumerate().map(member).collect()
     }
 
     /// Notes which Redis process is behind this node.
@@ -99,7 +99,7 @@ impl QuorumPeer {
     /// It is behind another node too, by another name.
     fn note_server(&self, run_id: &str) -> RedisResult<()> {
         let server = Some((run_id.to_owned(), self.database));
-        let mut servers = self.peers.servers.lock().expect(UNPOISONED);
+        let mut servers = self.states.servers.lock().expect(UNPOISONED);
         let mut others = servers.iter().enumerate();
         if others.any(|(other, known)| other != self.number && *known == server) {
             return Err((redis::ErrorKind::Client, SAME).into());
@@ -110,17 +110,17 @@ impl QuorumPeer {
 
     /// Another node may be found at the Redis that was behind this one.
     fn forget_server(&self) {
-        self.peers.servers.lock().expect(UNPOISONED)[self.number] = None;
+        self.states.servers.lock().expect(UNPOISONED)[self.number] = None;
     }
 
     /// What an exchange has shown of this node.
     pub(super) fn note(&self, asked_at: Instant, wait: Duration, longest_ttl_ms: u64) {
-        self.put(self.peers.seen(asked_at, true, wait, longest_ttl_ms));
+        self.put(self.states.seen(asked_at, true, wait, longest_ttl_ms));
     }
 
     /// The longest TTL that any node knows of.
     pub(super) fn longest_ttl_ms(&self) -> u64 {
-        let seen = self.peers.seen.lock().expect(UNPOISONED);
+        let seen = self.states.seen.lock().expect(UNPOISONED);
         let all = seen.iter().flatten().map(|seen| seen.longest_ttl_ms);
         all.max().unwrap_or_default()
     }
@@ -142,7 +142,7 @@ impl QuorumPeer {
                 return Ok(Duration::ZERO);
             }
             let since = self.empty_since(asked_at);
-            if let Some(wait) = self.peers.wait_of(self.number, since, Instant::now()) {
+            if let Some(wait) = self.states.wait_of(self.number, since, Instant::now()) {
                 return Ok(wait);
             }
             if began.elapsed() >= LOOK_MAX {
@@ -174,20 +174,20 @@ impl QuorumPeer {
         let [epoch] = epoch;
         let wait = Duration::from_millis(u64::try_from(grace_ms).unwrap_or_default());
         let (has_data, longest_ttl_ms) = (epoch.is_some(), longest_ttl_ms.unwrap_or_default());
-        self.put(self.peers.seen(asked_at, has_data, wait, longest_ttl_ms));
+        self.put(self.states.seen(asked_at, has_data, wait, longest_ttl_ms));
         Ok(has_data)
     }
 
-    fn put(&self, seen: Seen) {
-        self.peers.seen.lock().expect(UNPOISONED)[self.number] = Some(seen);
+    fn put(&self, seen: NodeState) {
+        self.states.seen.lock().expect(UNPOISONED)[self.number] = Some(seen);
     }
 }
 
-impl QuorumPeers {
+impl QuorumStates {
     /// A node that was asked then, and whose grants wait for so long.
-    fn seen(&self, at: Instant, has_data: bool, wait: Duration, longest_ttl_ms: u64) -> Seen {
+    fn seen(&self, at: Instant, has_data: bool, wait: Duration, longest_ttl_ms: u64) -> NodeState {
         let is_waiting = wait > self.pause_max;
-        Seen {
+        NodeState {
             at,
             remembers: has_data && wait.is_zero(),
             is_pausing: has_data && !wait.is_zero() && !is_waiting,
@@ -201,7 +201,7 @@ impl QuorumPeers {
         let seen = self.seen.lock().expect(UNPOISONED);
         let majority = seen.len() / 2 + 1;
         // One that was asked before may have granted a lease together with this node, which has lost its data after that.
-        let is_recent = |seen: &&Seen| seen.at >= since;
+        let is_recent = |seen: &&NodeState| seen.at >= since;
         let recent: Vec<_> = seen.iter().flatten().filter(is_recent).collect();
         let others = || (seen.iter().enumerate()).filter(|(other, _)| *other != number);
         let remembering = others().filter_map(|(_, seen)| seen.as_ref());
@@ -212,7 +212,7 @@ impl QuorumPeers {
             return known.into_iter().max().map(Duration::from_millis);
         }
         let has_waited = now.duration_since(since) >= SILENCE_MAX;
-        let have_leases = |seen: &&Seen| seen.longest_ttl_ms > 0 || seen.is_waiting;
+        let have_leases = |seen: &&NodeState| seen.longest_ttl_ms > 0 || seen.is_waiting;
         let are_enough = recent.len() == seen.len() || has_waited && recent.len() >= majority;
         if are_enough && !recent.iter().any(have_leases) {
             // A lease would be at a majority of nodes that are all empty or silent: more than may fail at a time.
@@ -236,19 +236,19 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
     ) -> RedisResult<Duration> {
-        if let Some(peer) = &self.peer {
-            let noted = peer.note_server(&server.run_id);
+        if let Some(member) = &self.member {
+            let noted = member.note_server(&server.run_id);
             if noted.is_err() {
                 // Two nodes may have changed places. In this order, no socket of before gives a Redis a second vote.
                 self.fleet.renew_connections();
-                peer.forget_server();
+                member.forget_server();
             }
             noted?;
         }
         let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
-        match &self.peer {
-            Some(peer) if !is_known => {
-                let wait = peer.wait_if_empty(connection, self.keys).await?;
+        match &self.member {
+            Some(member) if !is_known => {
+                let wait = member.wait_if_empty(connection, self.keys).await?;
                 Ok(wait.max(self.grace_on_empty_start))
             }
             Some(_) | None => Ok(self.grace_on_empty_start),
@@ -259,9 +259,9 @@ impl Recovery {
     pub(super) fn longest_ttl_ms(&self, now: Instant) -> u64 {
         let known_ms = self.fleet.longest_ttl.known_ms(now);
         let is_known = self.known.lock().expect(UNPOISONED).data_epoch.is_some();
-        match &self.peer {
+        match &self.member {
             // Of leases that this node may have lost, this process knows only what the others do.
-            Some(peer) if !is_known => known_ms.max(peer.longest_ttl_ms()),
+            Some(member) if !is_known => known_ms.max(member.longest_ttl_ms()),
             Some(_) | None => known_ms,
         }
     }
@@ -275,41 +275,41 @@ mod tests {
     const MILLI: Duration = Duration::from_millis(1);
 
     /// How long the first of the nodes waits, which is empty, once it has asked the others for this long.
-    fn wait_with(others: &[Option<(Seen, i64)>], after: Duration) -> Option<Duration> {
+    fn wait_with(others: &[Option<(NodeState, i64)>], after: Duration) -> Option<Duration> {
         wait_with_checks(Duration::from_secs(2), others, after)
     }
 
     /// The same, if each node is checked once in this time.
     fn wait_with_checks(
         check_interval: Duration,
-        others: &[Option<(Seen, i64)>],
+        others: &[Option<(NodeState, i64)>],
         after: Duration,
     ) -> Option<Duration> {
         let since = Instant::now() + HOUR;
-        let peers = QuorumPeer::all(&vec![0; others.len() + 1], HOUR, check_interval);
-        let empty = Seen {
+        let states = QuorumMember::all(&vec![0; others.len() + 1], HOUR, check_interval);
+        let empty = NodeState {
             at: since,
             remembers: false,
             is_pausing: false,
             is_waiting: false,
             longest_ttl_ms: 0,
         };
-        peers[0].put(empty);
-        for (peer, other) in peers[1..].iter().zip(others) {
+        states[0].put(empty);
+        for (member, other) in states[1..].iter().zip(others) {
             if let Some((seen, later_ms)) = other {
                 let later = MILLI * u32::try_from(later_ms.unsigned_abs()).expect("it is short");
                 let at = match *later_ms < 0 {
                     true => since - later,
                     false => since + later,
                 };
-                peer.put(Seen { at, ..*seen });
+                member.put(NodeState { at, ..*seen });
             }
         }
-        peers[0].peers.wait_of(0, since, since + after)
+        states[0].states.wait_of(0, since, since + after)
     }
 
-    fn with_leases_of(longest_ttl_ms: u64) -> Seen {
-        Seen {
+    fn with_leases_of(longest_ttl_ms: u64) -> NodeState {
+        NodeState {
             at: Instant::now(),
             remembers: true,
             is_pausing: false,
@@ -318,8 +318,8 @@ mod tests {
         }
     }
 
-    fn empty() -> Seen {
-        Seen {
+    fn empty() -> NodeState {
+        NodeState {
             remembers: false,
             ..with_leases_of(0)
         }
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(wait_with(&others, SILENCE_MAX), Some(HOUR));
         let others = [Some((with_leases_of(9_000), 1)), Some((empty(), 1))];
         assert_eq!(wait_with(&others, MILLI), Some(HOUR));
-        let waits = Seen {
+        let waits = NodeState {
             is_waiting: true,
             ..empty()
         };
@@ -371,7 +371,7 @@ mod tests {
     /// It has its data. Only a node that is silent may never tell that its pause is over.
     #[test]
     fn an_empty_node_waits_for_one_that_pauses_instead_of_the_longest_lease() {
-        let pauses = Seen {
+        let pauses = NodeState {
             remembers: false,
             is_pausing: true,
             ..with_leases_of(9_000)
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_node_that_pauses_is_not_taken_for_silent_between_two_checks() {
-        let pauses = Seen {
+        let pauses = NodeState {
             remembers: false,
             is_pausing: true,
             ..with_leases_of(9_000)

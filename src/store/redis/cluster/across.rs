@@ -11,10 +11,7 @@
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::RedisStore;
 use super::answers::{later, listed, name_of};
-use super::encode::{Purpose, digests};
-use super::node::Node;
 use super::partial_claim::{
     PartialClaim, PlacesBefore, ask, ask_settled, enqueue, grant, leave, undo,
 };
@@ -22,11 +19,14 @@ use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, LockName, LockNames, Mismatch, QueueRequest, Refused,
     Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
 };
+use crate::store::redis::RedisStore;
+use crate::store::redis::encode::{Purpose, digests};
+use crate::store::redis::node::Node;
 use crate::store::{Fault, StoreError, StoreResult};
 
 impl RedisStore {
     /// [`LockStore::acquire`](crate::store::LockStore::acquire).
-    pub(super) async fn acquire_across(
+    pub(in crate::store::redis) async fn acquire_across(
         &self,
         claim: &Claim,
         attempt: Attempt,
@@ -91,7 +91,7 @@ impl RedisStore {
     }
 
     /// [`LockStore::suspend`](crate::store::LockStore::suspend).
-    pub(super) async fn suspend_across(
+    pub(in crate::store::redis) async fn suspend_across(
         &self,
         claim: &Claim,
         options: SuspendOptions,
@@ -117,7 +117,7 @@ impl RedisStore {
     }
 
     /// [`LockStore::withdraw`](crate::store::LockStore::withdraw).
-    pub(super) async fn withdraw_across(
+    pub(in crate::store::redis) async fn withdraw_across(
         &self,
         claim: &Claim,
         attempt: Attempt,
@@ -132,7 +132,7 @@ impl RedisStore {
     }
 
     /// [`LockStore::renew`](crate::store::LockStore::renew).
-    pub(super) async fn renew_across(
+    pub(in crate::store::redis) async fn renew_across(
         &self,
         names: &LockNames,
         token: Token,
@@ -182,7 +182,7 @@ impl RedisStore {
     }
 
     /// [`LockStore::release`](crate::store::LockStore::release).
-    pub(super) async fn release_across(
+    pub(in crate::store::redis) async fn release_across(
         &self,
         names: &LockNames,
         token: Token,

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::sentinel::NamedPrimaries;
-use super::transport::Endpoint;
+use super::NamedPrimaries;
 use crate::store::Finding;
+use crate::store::redis::transport::Endpoint;
 
 /// At how many health checks in a row a Sentinel has to be silent, or to name another primary, until that is reported: it may
 /// be slow once, or learn of a failover a moment after the others.
@@ -17,7 +17,7 @@ const UNPOISONED: &str = "nobody panics while holding it";
 /// The Sentinels that the last health check has asked. Connections are opened as soon as most have answered, which shows
 /// nothing about the others.
 #[derive(Default)]
-pub(super) struct SentinelStates(Mutex<RoundStates>);
+pub(in crate::store::redis) struct SentinelStates(Mutex<RoundStates>);
 
 #[derive(Default)]
 struct RoundStates {
@@ -35,7 +35,11 @@ struct SentinelState {
 
 impl SentinelStates {
     /// The answers to one health check, and the primary, if most of them agree on one.
-    pub(super) fn note(&self, answers: NamedPrimaries, primary: Option<&Endpoint>) {
+    pub(in crate::store::redis) fn note(
+        &self,
+        answers: NamedPrimaries,
+        primary: Option<&Endpoint>,
+    ) {
         let mut states = self.0.lock().expect(UNPOISONED);
         if let Some(primary) = primary {
             states.primary = Some(primary.clone());
@@ -55,11 +59,11 @@ impl SentinelStates {
     }
 
     /// The primary that most of them named last.
-    pub(super) fn primary(&self) -> Option<Endpoint> {
+    pub(in crate::store::redis) fn primary(&self) -> Option<Endpoint> {
         self.0.lock().expect(UNPOISONED).primary.clone()
     }
 
-    pub(super) fn finding(&self) -> Finding {
+    pub(in crate::store::redis) fn finding(&self) -> Finding {
         let states = self.0.lock().expect(UNPOISONED);
         let deviating = states.by_endpoint.iter();
         let deviating = deviating.filter(|(_, state)| state.deviations >= REPORTED_AFTER);

@@ -14,10 +14,10 @@ use redis::RedisResult;
 use redis::aio::PubSub;
 use tokio::time::{Instant, interval, sleep, timeout};
 
-use super::connector::Connector;
-use super::pool::Pool;
-use super::recovery::FleetState;
 use crate::backoff::Backoff;
+use crate::store::redis::connector::Connector;
+use crate::store::redis::pool::Pool;
+use crate::store::redis::recovery::FleetState;
 
 /// The channel on which a Sentinel announces a primary that it has learned of. The message begins with the name under
 /// which it watches the primary.
@@ -39,7 +39,11 @@ struct Switch<'a> {
 }
 
 /// Listens to all Sentinels of the URL, if there are any, again and again.
-pub(super) async fn run(connector: Arc<Connector>, fleet: Arc<FleetState>, pool: Weak<Pool>) {
+pub(in crate::store::redis) async fn run(
+    connector: Arc<Connector>,
+    fleet: Arc<FleetState>,
+    pool: Weak<Pool>,
+) {
     let Some((sentinels, transport)) = connector.sentinels() else {
         return;
     };

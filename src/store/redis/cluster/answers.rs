@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::operations::Asked;
 use crate::domain::{
     Acquired, AnswerRoom, Claim, Conflict, ConflictKind, GrantKind, Granted, LockName, LockNames,
     Mismatch, Position, Refused, Waiting,
 };
+use crate::store::redis::operations::AcquireReply;
 
 /// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
 const NEW_MS: u64 = 250;
@@ -49,30 +49,35 @@ pub(super) fn is_new(conflict: &Conflict) -> bool {
 
 impl PartitionAnswers {
     /// What one partition answers about its locks, and how long it still waits before it grants any.
-    pub(super) fn add(&mut self, names: &LockNames, asked: Asked, grace_left: Option<Duration>) {
+    pub(super) fn add(
+        &mut self,
+        names: &LockNames,
+        reply: AcquireReply,
+        grace_left: Option<Duration>,
+    ) {
         let number = self.count;
         self.count += 1;
-        match asked {
-            Asked::Holds { is_acknowledged } => return self.hold(is_acknowledged),
+        match reply {
+            AcquireReply::Holds { is_acknowledged } => return self.hold(is_acknowledged),
             // A partition that recovers grants nothing, and is not asked whether it would: this is a replay.
-            Asked::Answered(Acquired::Granted(granted)) => {
+            AcquireReply::Outcome(Acquired::Granted(granted), _) => {
                 return self.hold(granted.kind != GrantKind::New);
             }
-            Asked::Queued(waiting) => self.wait(waiting),
-            Asked::Open { ticket, conflicts } => {
+            AcquireReply::Queued(waiting) => self.wait(waiting),
+            AcquireReply::NotQueued { ticket, conflicts } => {
                 let place = names.first().cloned().zip(ticket);
                 let place = place.map(|(name, sequence)| (name, number, sequence));
                 self.places.extend(place);
                 self.block(conflicts);
             }
-            Asked::Answered(Acquired::Waiting(waiting)) => {
+            AcquireReply::Outcome(Acquired::Waiting(waiting), _) => {
                 self.is_blocked = true;
                 self.wait(waiting);
             }
-            Asked::Answered(Acquired::Refused(Refused::Blocked(conflicts))) => {
+            AcquireReply::Outcome(Acquired::Refused(Refused::Blocked(conflicts)), _) => {
                 self.block(conflicts);
             }
-            Asked::Answered(answer) => self.decide(answer),
+            AcquireReply::Outcome(answer, _) => self.decide(answer),
         }
         self.not_held.extend(names.iter().cloned());
         self.grace_left = self.grace_left.max(grace_left);
@@ -259,13 +264,10 @@ mod tests {
         let ttl = Ttl::from_store(Duration::from_secs(30));
         let claim = Claim::plain(all, Token::random(), ttl);
         let replayed = |kind| {
-            Asked::Answered(Acquired::Granted(Granted {
-                kind,
-                leases: Vec::new(),
-                expired: Vec::new(),
-            }))
+            let granted = Granted::before(kind, Vec::new());
+            AcquireReply::Outcome(Acquired::Granted(granted), None)
         };
-        let open = || Asked::Open {
+        let open = || AcquireReply::NotQueued {
             ticket: None,
             conflicts: Vec::new(),
         };

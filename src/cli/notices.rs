@@ -17,12 +17,12 @@ pub(super) enum Verbosity {
 
 /// Writes lines for people.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Say {
+pub(super) struct Notices {
     verbosity: Verbosity,
     is_terminal: bool,
 }
 
-impl Say {
+impl Notices {
     pub(super) fn new(verbosity: Verbosity) -> Self {
         Self {
             verbosity,

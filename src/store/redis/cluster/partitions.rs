@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 /// How many partitions there are: enough for every primary of a usual cluster to have several, and so few that a process
 /// checks all of them with every check of the store.
-pub(super) const COUNT: usize = 64;
+pub(in crate::store::redis) const COUNT: usize = 64;
 
 /// How many slots a Redis Cluster has.
 const SLOTS: u16 = 16_384;
@@ -23,17 +23,17 @@ static TAGS: LazyLock<[u16; COUNT]> = LazyLock::new(|| {
 });
 
 /// The partition with this hash tag.
-pub(super) fn with_tag(tag: u16) -> Option<usize> {
+pub(in crate::store::redis) fn with_tag(tag: u16) -> Option<usize> {
     TAGS.iter().position(|it| *it == tag)
 }
 
 /// The hash tag of a partition.
-pub(super) fn tag(partition: usize) -> u16 {
+pub(in crate::store::redis) fn tag(partition: usize) -> u16 {
     TAGS[partition]
 }
 
 /// The slot of a partition.
-pub(super) fn slot(partition: usize) -> u16 {
+pub(in crate::store::redis) fn slot(partition: usize) -> u16 {
     slot_of(TAGS[partition])
 }
 

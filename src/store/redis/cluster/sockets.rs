@@ -1,0 +1,153 @@
+//! The sockets to the nodes of a Redis Cluster, and what the server behind each has reported about itself. Which nodes there
+//! are, `cluster` knows.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::RedisConnectionInfo;
+use redis::aio::MultiplexedConnection;
+use tokio::runtime;
+use tokio::time::Instant;
+
+use super::UNPOISONED;
+use crate::store::redis::failure::Failure;
+use crate::store::redis::info::ServerInfo;
+use crate::store::redis::transport::{Endpoint, Transport};
+
+/// The sockets to all nodes.
+pub(in crate::store::redis) struct NodeSockets {
+    transport: Arc<Transport>,
+    settings: RedisConnectionInfo,
+    /// The most sockets to each node, for each runtime.
+    of_node_max: usize,
+    sockets: Mutex<HashMap<SocketKey, Arc<tokio::sync::Mutex<SocketState>>>>,
+}
+
+/// Runtime, node and number. A socket is driven by the runtime that opened it.
+type SocketKey = (runtime::Id, Endpoint, usize);
+
+#[derive(Default)]
+struct SocketState {
+    socket: Option<NodeSocket>,
+    /// When the last attempt to open it began that failed, and why.
+    failed: Option<(Instant, Failure)>,
+}
+
+impl NodeSockets {
+    pub(super) fn new(
+        (transport, settings): (Arc<Transport>, RedisConnectionInfo),
+        of_node_max: usize,
+    ) -> Self {
+        Self {
+            transport,
+            settings,
+            of_node_max,
+            sockets: Mutex::default(),
+        }
+    }
+
+    /// A socket to a node. Callers with different numbers get different ones, as far as there may be several.
+    pub(in crate::store::redis) async fn open(
+        &self,
+        endpoint: &Endpoint,
+        number: usize,
+    ) -> Result<NodeSocket, Failure> {
+        let wanted_at = Instant::now();
+        let runtime = runtime::Handle::current().id();
+        let key = (runtime, endpoint.clone(), number % self.of_node_max);
+        let entry = {
+            let mut sockets = self.sockets.lock().expect(UNPOISONED);
+            Arc::clone(sockets.entry(key).or_default())
+        };
+        let mut state = entry.lock().await;
+        if let Some(socket) = &state.socket
+            && !socket.is_broken.load(Ordering::Relaxed)
+        {
+            return Ok(socket.clone());
+        }
+        // One attempt is enough for all that wait.
+        if let Some((began, failure)) = &state.failed
+            && *began >= wanted_at
+        {
+            return Err(failure.clone());
+        }
+        state.socket = None;
+        let began = Instant::now();
+        match self.transport.open(endpoint, &self.settings).await {
+            Ok(shared) => {
+                let socket = NodeSocket::new(shared);
+                state.failed = None;
+                state.socket = Some(socket.clone());
+                Ok(socket)
+            }
+            Err(failure) => {
+                state.failed = Some((began, failure.clone()));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Closes the sockets to other nodes, and to former addresses of these.
+    pub(super) fn keep(&self, known: &BTreeSet<&Endpoint>) {
+        let mut sockets = self.sockets.lock().expect(UNPOISONED);
+        sockets.retain(|(_, endpoint, _), _| known.contains(endpoint));
+    }
+
+    /// How many sockets there are, and how many there may be.
+    pub(in crate::store::redis) fn counts(&self) -> [usize; 2] {
+        let sockets = self.sockets.lock().expect(UNPOISONED);
+        let places: BTreeSet<_> = sockets.keys().map(|(_, endpoint, _)| endpoint).collect();
+        let runtimes: HashSet<_> = sockets.keys().map(|key| key.0).collect();
+        [
+            sockets.len(),
+            places.len() * runtimes.len() * self.of_node_max,
+        ]
+    }
+
+    /// Where they lead to.
+    #[cfg(test)]
+    pub(super) fn endpoints(&self) -> Vec<Endpoint> {
+        let sockets = self.sockets.lock().expect(UNPOISONED);
+        sockets
+            .keys()
+            .map(|(_, endpoint, _)| endpoint.clone())
+            .collect()
+    }
+}
+
+/// How long what a server reports about itself is used for the partitions that are verified at the same time.
+const REPORT_USED_FOR: Duration = Duration::from_millis(100);
+
+/// A connection to a node, shared by the partitions that are there.
+#[derive(Clone)]
+pub(in crate::store::redis) struct NodeSocket {
+    pub(in crate::store::redis) shared: MultiplexedConnection,
+    pub(in crate::store::redis) is_broken: Arc<AtomicBool>,
+    report: Arc<tokio::sync::Mutex<Option<(Instant, ServerInfo)>>>,
+}
+
+impl NodeSocket {
+    fn new(shared: MultiplexedConnection) -> Self {
+        Self {
+            shared,
+            is_broken: Arc::default(),
+            report: Arc::default(),
+        }
+    }
+
+    /// What the server reports about itself.
+    pub(in crate::store::redis) async fn report(&mut self) -> Result<ServerInfo, Failure> {
+        let mut report = self.report.lock().await;
+        if let Some((read_at, server)) = &*report
+            && read_at.elapsed() < REPORT_USED_FOR
+        {
+            return Ok(server.clone());
+        }
+        let reading = ServerInfo::read(&mut self.shared, true).await;
+        let server = reading.map_err(|error| Failure::of(&error).before_any_command())?;
+        *report = Some((Instant::now(), server.clone()));
+        Ok(server)
+    }
+}
