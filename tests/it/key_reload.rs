@@ -1,5 +1,7 @@
 //! A running service takes over what is new in its keys file: at intervals, by SIGHUP at once, and only if it is valid.
 
+mod under_load;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -116,51 +118,4 @@ async fn a_hang_up_rereads_the_keys_file_at_once_and_does_not_stop_the_service()
     serving.wait_for_line("API keys reread: they have not changed");
     serving.signal(Signal::SIGTERM);
     assert!(serving.wait().success());
-}
-
-#[tokio::test]
-async fn no_request_is_refused_while_a_key_is_changed_under_load() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("keys.toml");
-    let publish = |keys: &[&str]| {
-        fs::write(directory.path().join("next"), file_with(keys, "acquire")).unwrap();
-        fs::rename(directory.path().join("next"), &path).unwrap();
-    };
-    publish(&["old"]);
-    let arguments = ["--auth-keys-file", path.to_str().unwrap()];
-    let interval = ["--auth-reread-interval", "20ms"];
-    let mut serving = Serving::start(&[&arguments[..], &interval].concat());
-    let url = serving.url.clone();
-    let (key, keys) = tokio::sync::watch::channel("old");
-    let (count, mut answered) = tokio::sync::watch::channel(0_u64);
-    let (stop, stopped) = tokio::sync::watch::channel(false);
-    let load = tokio::spawn(async move {
-        let client = reqwest::Client::new();
-        while !*stopped.borrow() {
-            let path = format!("{url}/locks/{}", *count.borrow());
-            let key = *keys.borrow();
-            let answer = client
-                .post(path)
-                .bearer_auth(key_of(key))
-                .send()
-                .await
-                .unwrap();
-            assert_eq!(answer.status().as_u16(), 201, "{key}");
-            count.send_modify(|count| *count += 1);
-        }
-    });
-    for keys in [&["old", "new"][..], &["new"], &["new", "newer"], &["newer"]] {
-        let last = keys[keys.len() - 1];
-        // The key that goes is no longer used, as the page about it says.
-        if keys.len() == 1 {
-            key.send(last).unwrap();
-            // The request that is on its way may have the old key; the one after it has not.
-            let now = *answered.borrow();
-            answered.wait_for(|count| *count > now + 1).await.unwrap();
-        }
-        publish(keys);
-        serving.wait_for_line("API keys reloaded: they have changed");
-    }
-    stop.send(true).unwrap();
-    load.await.unwrap();
 }

@@ -4,9 +4,13 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+/// How long a log may be silent before the line that a test waits for. Generous, because only failing tests wait that long.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// The binary with an empty environment, so that the environment of the machine has no effect.
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
@@ -85,10 +89,12 @@ impl Serving {
         kill(pid(&self.child), signal).unwrap();
     }
 
-    /// Reads the log up to the line with this message.
+    /// Reads the log up to the line with this message, which has to come before a long time without any line.
     pub(crate) fn wait_for_line(&mut self, message: &str) -> serde_json::Value {
         loop {
-            let line = next_line(&self.lines).expect("the log ended too early");
+            let line = self.lines.recv_timeout(SILENCE_MAX);
+            let line = line.unwrap_or_else(|error| panic!("no line {message:?}: {error}"));
+            let line: serde_json::Value = serde_json::from_str(&line).expect("a line in JSON");
             if line["message"] == message {
                 return line;
             }

@@ -1,8 +1,10 @@
 //! TLS of the service itself: both protocols, a certificate that is replaced, and the bounds of handshakes.
 
 mod clients;
+mod rotation;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -27,9 +29,13 @@ fn start(files: &TlsFiles, further: &[&str]) -> Serving {
     Serving::start(&[&certificate[..], &key, further].concat())
 }
 
-async fn connect(serving: &Serving) -> TcpStream {
+fn address(serving: &Serving) -> SocketAddr {
     let address = serving.url.strip_prefix("https://").unwrap();
-    TcpStream::connect(address).await.unwrap()
+    address.parse().unwrap()
+}
+
+async fn connect(serving: &Serving) -> TcpStream {
+    TcpStream::connect(address(serving)).await.unwrap()
 }
 
 /// A connection of a client that trusts the authority and names these protocols.
@@ -38,6 +44,20 @@ async fn encrypted(
     authority: &Authority,
     protocols: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    encrypted_by(&connector(authority, protocols), address(serving)).await
+}
+
+async fn encrypted_by(
+    connector: &TlsConnector,
+    address: SocketAddr,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    connector.connect(name, stream).await
+}
+
+/// TLS of a client that trusts the authority and names these protocols.
+fn connector(authority: &Authority, protocols: &[&str]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     let trusted = authority.trusted().authorities.unwrap();
     roots.add_parsable_certificates(trusted);
@@ -50,9 +70,7 @@ async fn encrypted(
         .iter()
         .map(|name| name.as_bytes().to_vec())
         .collect();
-    let name = ServerName::try_from("localhost").unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
-    connector.connect(name, connect(serving).await).await
+    TlsConnector::from(Arc::new(config))
 }
 
 #[test]

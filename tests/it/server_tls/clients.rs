@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
 
-use hyper::Request;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::Method;
 use leasehold::config::{KeyHash, TlsIdentity};
 use rcgen::SanType;
 use rustls::crypto::ring;
@@ -23,6 +22,7 @@ use tokio_rustls::client::TlsStream;
 use super::connect;
 use crate::process::Serving;
 use crate::support::certificates::{Authority, san};
+use crate::support::single_connection::SingleConnection;
 
 const BILLING: &str = "spiffe://example.org/billing";
 const WEB: &str = "web.example";
@@ -103,32 +103,12 @@ impl Served {
     /// The status of an acquire over a connection of its own; `None` if the connection was refused.
     async fn acquire(&self, client: &Client<'_>, lock: &str) -> Option<u16> {
         let stream = self.connect(&Arc::new(self.config(client))).await;
-        let stream = TokioIo::new(stream.ok()?);
-        let uri = match client.is_http2 {
-            true => format!("https://localhost/locks/{lock}"),
-            false => format!("/locks/{lock}"),
-        };
-        let mut request = Request::post(uri);
-        if !client.is_http2 {
-            request = request.header("host", "localhost");
-        }
-        for (name, value) in client.headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(String::new()).unwrap();
+        let connection = SingleConnection::over(stream.ok()?, client.is_http2).await;
+        let mut connection = connection.ok()?;
+        let path = format!("/locks/{lock}");
         // The end of TLS 1.3 refuses a certificate after the client has done its part, so the request fails.
-        let answer = if client.is_http2 {
-            let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream);
-            let (mut sender, connection) = handshake.await.ok()?;
-            tokio::spawn(connection);
-            sender.send_request(request).await
-        } else {
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(stream).await.ok()?;
-            tokio::spawn(connection);
-            sender.send_request(request).await
-        };
-        answer.ok().map(|answer| answer.status().as_u16())
+        let status = connection.status(Method::POST, &path, client.headers);
+        status.await.ok()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A process is stopped while hundreds of clients wait on it.
+//! A process is stopped while hundreds of clients wait on it, or thousands in full size.
 
 use std::time::Duration;
 
@@ -11,16 +11,19 @@ use super::client::Client;
 use super::fleet::Fleet;
 use super::http1::Answer;
 use super::pace::{Spread, Turn, Turns};
-use super::{LASTING, bound};
+use super::{LASTING, bound, size};
 
 const LOCK: &str = "draining/line";
 /// The number of waiters on the process that stops; for every `ONE_ELSEWHERE_OF` of them, one more waits on another
 /// process.
 const WAITERS: usize = 500;
+const WAITERS_FULL: usize = 5_000;
 const ONE_ELSEWHERE_OF: usize = 10;
 const HOLD: Duration = Duration::from_millis(1);
 /// How soon after the stop signal all waiters must have a response.
 const AT_ONCE: Duration = Duration::from_millis(500);
+/// The `terminationGracePeriodSeconds` of the manifests, after which a process would be killed.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// Waits for the response that the process stops. When its gate opens, it moves to another process and takes its turn.
 async fn moved(
@@ -48,14 +51,15 @@ fn assert_told_to_move(answer: &Answer, token: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_hundred_waiters_of_a_process_that_stops_go_on_elsewhere_in_their_order() {
-    let fleet = Fleet::start_keeping("1m", 3).await;
+async fn the_waiters_of_a_process_that_stops_go_on_elsewhere_in_their_order_and_it_ends_in_time() {
+    let waiters = size(WAITERS, WAITERS_FULL);
+    let mut fleet = Fleet::start_keeping("1m", 3).await;
     let mut holder = fleet.client(1, LOCK);
     let mut watcher = fleet.client(2, LOCK);
     holder.granted(LASTING).await;
     let mut clients = JoinSet::new();
     let (mut responses, mut gates) = (Vec::new(), Vec::new());
-    let all = WAITERS + WAITERS / ONE_ELSEWHERE_OF;
+    let all = waiters + waiters / ONE_ELSEWHERE_OF;
     for number in 0..all {
         if number % (ONE_ELSEWHERE_OF + 1) == 0 {
             let mut client = fleet.client(1, LOCK);
@@ -74,12 +78,15 @@ async fn five_hundred_waiters_of_a_process_that_stops_go_on_elsewhere_in_their_o
     let answered: Spread = answered
         .map(|at| at.expect("a response") - stopped)
         .collect();
-    println!("{WAITERS} waiters sent elsewhere after SIGTERM: {answered}");
+    println!("{waiters} waiters sent elsewhere after SIGTERM: {answered}");
     assert!(
         answered.max() <= bound(AT_ONCE),
         "late responses: {answered}"
     );
-    watcher.until_queued(all - WAITERS).await;
+    let status = fleet.ended(0, GRACE).await;
+    println!("the process ended {:?} after SIGTERM", stopped.elapsed());
+    assert_eq!(status.code(), Some(0), "it was not stopped well");
+    watcher.until_queued(all - waiters).await;
     // They come back in another order.
     for gate in gates.into_iter().rev() {
         gate.send(()).expect("it waits for it");

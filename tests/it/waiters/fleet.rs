@@ -154,20 +154,14 @@ impl Fleet {
     }
 
     /// What the first processes run.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a knob of the tests is no configuration of the service"
-    )]
     fn first_binary(&self) -> Command {
-        let former = std::env::var_os(FORMER_VARIABLE).filter(|_| self.protection.is_some());
-        former.map_or_else(
-            || leasehold(&[]),
-            |path| {
-                let mut command = Command::new(path);
-                command.env_clear().stdin(Stdio::null());
-                command
-            },
-        )
+        let former = former_release().filter(|_| self.protection.is_some());
+        former.unwrap_or_else(|| leasehold(&[]))
+    }
+
+    /// Whether the first processes were those of a former release.
+    pub(super) fn began_with_former_release(&self) -> bool {
+        self.protection.is_some() && former_release().is_some()
     }
 
     fn launch(&mut self, number: usize, binary: Command) -> Serving {
@@ -238,15 +232,21 @@ impl Fleet {
     }
 
     /// Starts another process in the place of this one, then stops this one with SIGTERM and waits until it has ended.
-    pub(super) async fn replace(&mut self, process: usize, within: Duration) -> ExitStatus {
-        let replacement = self.launch(process, leasehold(&[]));
+    pub(super) async fn replace(
+        &mut self,
+        process: usize,
+        binary: Command,
+        within: Duration,
+    ) -> ExitStatus {
+        let replacement = self.launch(process, binary);
         let mut replaced = std::mem::replace(&mut self.processes[process], replacement);
         replaced.signal(Signal::SIGTERM);
-        eventually_within(within, "the replaced process ends", async || {
-            replaced.has_ended().then_some(())
-        })
-        .await;
-        replaced.wait()
+        ended(&mut replaced, within).await
+    }
+
+    /// Waits until a process that was told to stop has ended.
+    pub(super) async fn ended(&mut self, process: usize, within: Duration) -> ExitStatus {
+        ended(&mut self.processes[process], within).await
     }
 
     /// The names of all running processes in Redis, which are also those of their wake-up channels.
@@ -336,4 +336,24 @@ impl Fleet {
         let value = line.and_then(|line| line.trim().parse().ok());
         value.unwrap_or_else(|| panic!("no {name} in {text}"))
     }
+}
+
+/// The binary of a former release, if it is known.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a knob of the tests is no configuration of the service"
+)]
+pub(super) fn former_release() -> Option<Command> {
+    let path = std::env::var_os(FORMER_VARIABLE)?;
+    let mut command = Command::new(path);
+    command.env_clear().stdin(Stdio::null());
+    Some(command)
+}
+
+async fn ended(process: &mut Serving, within: Duration) -> ExitStatus {
+    eventually_within(within, "the process ends", async || {
+        process.has_ended().then_some(())
+    })
+    .await;
+    process.wait()
 }

@@ -1,5 +1,6 @@
 //! A rolling replacement of all processes while clients hold, wait and come back.
 
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -8,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::LASTING;
 use super::client::Client;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, former_release};
 use super::pace::{Turn, Turns};
+use crate::process::leasehold;
 
 const PROCESSES: usize = 3;
 /// The claims that wait in one queue during the whole replacement.
@@ -80,13 +82,10 @@ async fn replace_all(mut fleet: Fleet) {
     };
     let busy: Vec<_> = (0..BUSY_LOCKS).map(busy).collect();
 
-    for process in 0..PROCESSES {
-        let status = fleet.replace(process, GRACE).await;
-        assert_eq!(
-            status.code(),
-            Some(0),
-            "process {process} was not stopped well"
-        );
+    replace_each(&mut fleet, || leasehold(&[])).await;
+    // Back to the former release, if the fleet began with it.
+    if fleet.began_with_former_release() {
+        replace_each(&mut fleet, || former_release().expect("it is known")).await;
     }
     over.cancel();
 
@@ -103,4 +102,15 @@ async fn replace_all(mut fleet: Fleet) {
     assert_eq!(turns.inversions(), 0, "granted before an earlier one");
     turns.assert_apart();
     fleet.becomes_empty(crate::support::EFFECT_TIMEOUT).await;
+}
+
+async fn replace_each(fleet: &mut Fleet, binary: impl Fn() -> Command) {
+    for process in 0..PROCESSES {
+        let status = fleet.replace(process, binary(), GRACE).await;
+        assert_eq!(
+            status.code(),
+            Some(0),
+            "process {process} was not stopped well"
+        );
+    }
 }
