@@ -146,6 +146,9 @@ impl LockMetrics {
         if let Ok(Acquired::Refused(Refused::TooManyWaiters { .. })) = answer {
             self.refusals.count(Limit::WaitersPerLock);
         }
+        if let Ok(Acquired::Refused(Refused::TooManyLeases { .. })) = answer {
+            self.too_many_leases();
+        }
         if let Ok(Acquired::Granted(granted)) = answer {
             for previous in &granted.expired {
                 self.expired.increment(1);

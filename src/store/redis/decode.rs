@@ -99,6 +99,9 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             return Ok(AcquireReply::Late { redis_us });
         }
         lua::SUPERSEDED => Acquired::Superseded,
+        lua::OVER_QUOTA => Acquired::Refused(Refused::TooManyLeases {
+            retry_in: Duration::from_millis(reply.number()?),
+        }),
         _ => return Err(Malformed),
     };
     Ok(AcquireReply::Answer(acquired, closed_for))
