@@ -11,7 +11,7 @@ use std::time::Duration;
 use metrics::{Counter, Histogram};
 
 use super::QueueFull;
-use crate::domain::{Acquired, Evicted, NotHolder, Refused, Released, Renewed};
+use crate::domain::{Acquired, Evicted, NameGroups, NotHolder, Refused, Released, Renewed};
 use crate::limits::{Limit, Refusals};
 use crate::store::{Fault, NodeHealth, StoreError};
 use crate::telemetry::Metrics;
@@ -134,6 +134,13 @@ impl LockMetrics {
     #[must_use]
     pub fn of_nodes(mut self, registry: &Metrics, nodes: &[NodeHealth]) -> Self {
         self.store = self.store.of_nodes(registry, nodes);
+        self
+    }
+
+    /// The same, with the series of groups of lock names.
+    #[must_use]
+    pub fn by_group(mut self, registry: &Metrics, groups: &NameGroups) -> Self {
+        self.acquires = self.acquires.by_group(registry, groups);
         self
     }
 

@@ -1,6 +1,7 @@
 //! What must happen before a lease is reported: the other processes learn how long to wait if Redis loses it, including
 //! the time that the lock stays closed afterwards.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -42,6 +43,7 @@ impl Node {
                 retry_in: self.recovery.grace_left().unwrap_or_default(),
             }))),
             AcquireReply::CounterRegressed => {
+                self.fencing_regressions.fetch_add(1, Ordering::Relaxed);
                 self.recovery.declare_lost(epoch);
                 Ok(None)
             }
