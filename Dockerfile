@@ -17,11 +17,13 @@ ARG REVISION=unknown
 # differ fails.
 ARG VERSION=0.1.0
 # The caches outlive this build, and cargo compares times of modification: without `touch`, a checkout older than the last
-# build would ship the last build's binary.
+# build would ship the last build's binary. The paths of source files in panics are those of scripts/release.
 RUN --mount=type=cache,id=leasehold-cargo,target=/usr/local/cargo/registry \
     --mount=type=cache,id=leasehold-target,target=/src/target \
     touch src/main.rs src/lib.rs \
  && CARGO_HOME=/usr/local/cargo CARGO_INCREMENTAL=0 \
+    RUSTFLAGS="--remap-path-prefix=/usr/local/cargo=/cargo --remap-path-prefix=/src=/leasehold" \
+    CFLAGS="-ffile-prefix-map=/usr/local/cargo=/cargo -ffile-prefix-map=/src=/leasehold" \
     LEASEHOLD_REVISION="$REVISION" LEASEHOLD_RUSTC="$(rustc --version | cut -d ' ' -f 2)" \
     cargo build --locked --profile dist --features jemalloc --bin leasehold \
  && cp target/dist/leasehold /leasehold \

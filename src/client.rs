@@ -25,9 +25,10 @@ use serde_json::Value;
 use crate::config::ClientKey;
 use crate::domain::{LockName, Token};
 pub use claim::{ClientClaim, GrantedLease};
-pub(crate) use connection::HttpConnection;
+pub(crate) use connection::{HttpConnection, expects_tls};
 pub use encryption::CertificateFiles;
 use encryption::Encryption;
+pub(crate) use encryption::distrust_in;
 pub use events::{EventStream, StreamAnswer, StreamedEvent};
 pub(crate) use retry::RetryPauses;
 pub use retry::RetryPolicy;
@@ -309,7 +310,7 @@ impl Client {
     /// Why a request over a connection of this client has no answer.
     pub(crate) fn broken(&self, error: hyper::Error) -> NoAnswer {
         let url = self.url.to_string();
-        if connection::expects_tls(&error) {
+        if expects_tls(&error) {
             return NoAnswer::ExpectsTls { url };
         }
         self.problem_of_tls(&error)

@@ -32,7 +32,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use crate::domain::{Bounds, LimitBounds};
+use crate::domain::{Bounds, LimitBounds, NameGroups};
 use settings::UpperBound;
 
 pub use audit::{AuditConfig, AuditOutput};
@@ -91,6 +91,8 @@ pub struct Config {
     pub redis: RedisConfig,
     /// Logs.
     pub log: LogConfig,
+    /// The groups of lock names in metrics; may be none.
+    pub name_groups: NameGroups,
     /// The audit stream.
     pub audit: AuditConfig,
     /// Traces; `None` if nothing is traced.
@@ -204,6 +206,8 @@ impl Config {
             },
             redis,
             log: LogConfig::parse(settings)?,
+            name_groups: NameGroups::parse(settings.text("metrics.name_groups"))
+                .map_err(|problem| settings.invalid("metrics.name_groups", problem))?,
             audit: AuditConfig::parse(settings)?,
             traces: TracesConfig::parse(settings)?,
             unread: Vec::new(),

@@ -10,6 +10,7 @@ pub mod lease;
 pub mod lease_quota;
 pub mod mode;
 pub mod name;
+pub mod name_groups;
 pub mod outcome;
 pub mod queue;
 pub mod rights;
@@ -24,6 +25,7 @@ pub use lease::{AnswerRoom, Fence, Holder, Holders, Lease, PageRoom, Timestamp};
 pub use lease_quota::{CountOutcome, CountStep, LeaseQuota, UNCOUNTED_MAX, UndoneBy};
 pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
+pub use name_groups::NameGroups;
 pub use outcome::{
     Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, HoldLimits, Listing, LockState,
     LockView, Mismatch, NotHeld, NotHolder, PreviousLease, Refused, Released, RenewOptions,

@@ -284,6 +284,8 @@ pub struct StoreHealth {
     pub disk: Option<DiskHealth>,
     /// Answers that did not belong to their request; always 0 unless the client library is broken.
     pub response_mismatches: u64,
+    /// Claims that were not granted because the fencing counter was missing, or behind a token that this process has seen.
+    pub fencing_regressions: u64,
     /// The nodes, if a majority of several decides.
     pub nodes: Vec<NodeHealth>,
 }
@@ -319,7 +321,9 @@ pub struct PoolHealth {
     pub open: u32,
     /// The most connections.
     pub max: u32,
-    /// How often a request found no connection in time, since the process started.
+    /// How often a request found no open connection at once, since the process started.
+    pub waits: u64,
+    /// How often it found none in time.
     pub timeouts: u64,
 }
 

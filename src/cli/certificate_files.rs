@@ -34,7 +34,7 @@ pub(super) async fn follow(
             Ok(changed) => match tls.replace(&changed) {
                 Ok(()) => {
                     known = changed;
-                    counts.replaced.increment(1);
+                    counts.replaced();
                     tracing::info!(
                         "TLS files reloaded: the certificate or the authorities of clients have changed"
                     );
@@ -45,7 +45,7 @@ pub(super) async fn follow(
             Err(problem) => Some(problem),
         };
         if problem.is_some() && problem == last_problem && problem != reported {
-            counts.failed.increment(1);
+            counts.failed();
             tracing::warn!(
                 problem,
                 "cannot reload the TLS certificate and the authorities of clients; the previous ones stay in use"

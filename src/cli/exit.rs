@@ -92,9 +92,7 @@ impl Exit {
                  file; or something killed or stopped the guard process of `run`."
             }
             Self::Busy => "The lock is taken, or the wait for it is over; or a quota is used up.",
-            Self::Lost => {
-                "The lock was lost, for `run` while its command ran: the command was ended, or had just ended."
-            }
+            Self::Lost => "The lock was lost. `run` then stops its command, if that still runs.",
             Self::NotExecutable => "The command of `run` cannot be executed.",
             Self::NotFound => "The command of `run` was not found.",
             Self::Command(_) => "The exit code of the command of `run`.",

@@ -18,10 +18,10 @@ use tokio_rustls::TlsConnector;
 
 use super::service::ClientError;
 use super::{CliError, Environment, Exit, flags, output};
-use crate::client::{HttpConnection, ServiceUrl, completed};
+use crate::client::{self, HttpConnection, NoAnswer, ServiceUrl, completed};
 use crate::config::{Config, ListenAddress, ProbeTarget, certificates_in};
 use crate::domain::duration;
-use crate::tls::{self, CertificateFault};
+use crate::tls;
 
 /// The path that is asked for unless the URL has another one.
 const READINESS: &str = "/readyz";
@@ -31,11 +31,20 @@ const READINESS: &str = "/readyz";
 pub(super) enum Unhealthy {
     #[error("{url} did not answer within {timeout:?}")]
     TimedOut { url: String, timeout: Duration },
+    /// It is not trusted, or only one side speaks TLS.
+    #[error("{0}")]
+    Distrusted(String),
     #[error("{url} cannot be reached: {error}")]
     Unreachable { url: String, error: io::Error },
     /// The text is the status, and the failed checks if the answer has any.
     #[error("{url} answered {text}")]
     Refused { url: String, text: String },
+}
+
+impl Unhealthy {
+    fn distrusted(reason: NoAnswer) -> Self {
+        Self::Distrusted(reason.explain("--ca-file"))
+    }
 }
 
 pub(super) fn command() -> Command {
@@ -94,12 +103,7 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     let answer = runtime.block_on(async { tokio::time::timeout(timeout, probe.answer()).await });
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
-        Ok(Err(error)) if is_untrusted(&error) => {
-            let text = "its certificate is not from an authority that is trusted; name that authority with --ca-file";
-            let error = io::Error::other(text);
-            Err(Unhealthy::Unreachable { url, error }.into())
-        }
-        Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
+        Ok(Err(unhealthy)) => Err(unhealthy.into()),
         Ok(Ok((status, _))) if status.is_success() => {
             // The exit code says it.
             let _ = output::write("healthy\n");
@@ -110,12 +114,6 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
             Err(Unhealthy::Refused { url, text }.into())
         }
     }
-}
-
-fn is_untrusted(error: &io::Error) -> bool {
-    let error = error.get_ref().and_then(|error| error.downcast_ref());
-    matches!(error, Some(rustls::Error::InvalidCertificate(error))
-        if CertificateFault::of(error) == CertificateFault::UnknownAuthority)
 }
 
 /// What is asked, and where.
@@ -192,19 +190,34 @@ impl Probe {
     }
 
     /// Sends a GET and returns the status, and the body as far as it arrived.
-    async fn answer(&self) -> io::Result<(StatusCode, Bytes)> {
+    async fn answer(&self) -> Result<(StatusCode, Bytes), Unhealthy> {
         let path = match self.path.as_str() {
             // The answer then has the reason.
             READINESS => "/readyz?verbose",
             path => path,
         };
         let request = Request::get(path).header(HOST, self.service.host_header());
-        let request = request.body(Full::default()).map_err(io::Error::other)?;
+        let request = request.body(Full::default());
+        let request = request.map_err(|error| self.unreachable(io::Error::other(error)))?;
         let tls = self.tls.clone().map(TlsConnector::from);
-        let mut connection = HttpConnection::open(&self.service, tls.as_ref()).await?;
+        let opened = HttpConnection::open(&self.service, tls.as_ref()).await;
+        let mut connection = opened.map_err(|error| {
+            let distrust = client::distrust_in(&error, self.service.to_string());
+            distrust.map_or_else(|| self.unreachable(error), Unhealthy::distrusted)
+        })?;
         let answer = connection.exchange(request).await;
-        let (status, _, body) = answer.map_err(io::Error::other)?;
+        let (status, _, body) = answer.map_err(|error| match client::expects_tls(&error) {
+            true => Unhealthy::distrusted(NoAnswer::ExpectsTls {
+                url: self.service.to_string(),
+            }),
+            false => self.unreachable(io::Error::other(error)),
+        })?;
         Ok((status, body))
+    }
+
+    fn unreachable(&self, error: io::Error) -> Unhealthy {
+        let url = self.to_string();
+        Unhealthy::Unreachable { url, error }
     }
 }
 

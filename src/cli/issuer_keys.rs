@@ -114,7 +114,7 @@ impl IssuerFollower<'_> {
                 self.last_problem = None;
                 if self.known.as_ref() != Some(&keys) {
                     let count = keys.len();
-                    self.counts.replaced.increment(1);
+                    self.counts.replaced();
                     self.audit.keys_changed(true);
                     tracing::info!(
                         keys = count,
@@ -127,7 +127,7 @@ impl IssuerFollower<'_> {
             Err(problem) => {
                 self.keys.keep();
                 if self.last_problem.as_ref() != Some(&problem) {
-                    self.counts.failed.increment(1);
+                    self.counts.failed();
                     self.audit.keys_changed(false);
                     if self.keys.current_state() == KeysState::Unknown {
                         tracing::error!(

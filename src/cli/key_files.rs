@@ -91,7 +91,7 @@ impl Follower {
         if keys != self.keys {
             replace(&self.ring, &keys);
             self.keys = keys;
-            self.counts.replaced.increment(1);
+            self.counts.replaced();
             self.audit.keys_changed(true);
             tracing::info!("API keys reloaded: they have changed");
         } else if is_asked {
@@ -103,7 +103,7 @@ impl Follower {
         self.ring.set_outdated(true);
         let is_new = self.last_problem.as_ref() != Some(&problem);
         if is_new {
-            self.counts.failed.increment(1);
+            self.counts.failed();
             self.audit.keys_changed(false);
         }
         if is_new || is_asked {

@@ -3,8 +3,9 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use metrics::Counter;
+use metrics::{Counter, Gauge};
 
 use super::{certificate_files, issuer_keys, key_files};
 use crate::config::{Auth, Config};
@@ -116,40 +117,80 @@ pub(super) fn follow_certificate(
     })
 }
 
-/// Counters of rereads after a change, by their result. They are exported from the start, whether or not there are files.
+/// Counts rereads after a change by their result, and says when what is in use was read. Exported from the start, whether
+/// or not there are files.
 pub(super) struct RereadCounts {
-    pub(super) replaced: Counter,
-    pub(super) failed: Counter,
+    replaced: Counter,
+    failed: Counter,
+    replaced_at: Gauge,
 }
 
 impl RereadCounts {
     pub(super) fn of_keys(metrics: &Metrics) -> Self {
-        Self::new(
+        let counts = Self::new(
             metrics,
             "leasehold_key_rereads_total",
             "Changes of key files, by whether the new keys could be used.",
-        )
+            "keys",
+        );
+        counts.in_use_since_now();
+        counts
     }
 
+    /// The keys of the issuer are not known yet.
     pub(super) fn of_issuer(metrics: &Metrics) -> Self {
         Self::new(
             metrics,
             "leasehold_jwks_rereads_total",
             "Changes of the keys of the issuer of tokens, and of the reason why they cannot be read.",
+            "jwks",
         )
     }
 
     pub(super) fn of_certificate(metrics: &Metrics) -> Self {
-        Self::new(
+        let counts = Self::new(
             metrics,
             "leasehold_tls_rereads_total",
             "Changes of the files of the TLS certificate and of the authorities of clients, by whether they could be used.",
-        )
+            "tls",
+        );
+        counts.in_use_since_now();
+        counts
     }
 
-    fn new(metrics: &Metrics, name: &'static str, help: &'static str) -> Self {
+    /// What was read is in use from now on.
+    pub(super) fn replaced(&self) {
+        self.replaced.increment(1);
+        self.in_use_since_now();
+    }
+
+    /// What was read cannot be used.
+    pub(super) fn failed(&self) {
+        self.failed.increment(1);
+    }
+
+    fn new(
+        metrics: &Metrics,
+        name: &'static str,
+        help: &'static str,
+        source: &'static str,
+    ) -> Self {
         let [replaced, failed] =
             ["ok", "error"].map(|result| metrics.counter(name, help, &[("result", result)]));
-        Self { replaced, failed }
+        let replaced_at = metrics.gauge(
+            "leasehold_config_reload_success_timestamp_seconds",
+            "When what is in use was read: at the start, or after its last change; 0 if it is not known yet.",
+            &[("source", source)],
+        );
+        Self {
+            replaced,
+            failed,
+            replaced_at,
+        }
+    }
+
+    fn in_use_since_now(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.replaced_at.set(now.unwrap_or_default().as_secs_f64());
     }
 }

@@ -87,7 +87,7 @@ fn run_until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, ServeEr
 
 /// Serves until the drain after the first signal has finished, or until a second signal.
 async fn until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, ServeError> {
-    outlive_file_limit()?;
+    outlive_signals()?;
     let reloads = ReloadSignals::listen(config.reloads())?;
     let signals = StopSignals::listen(config.reloads())?;
     let draining = CancellationToken::new();
@@ -97,12 +97,17 @@ async fn until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, Serve
     }
 }
 
-/// Lets a write beyond the limit on the size of a file (`ulimit -f`) fail, as one on a full disk does. Without a handler,
-/// its signal would end the process.
-fn outlive_file_limit() -> io::Result<()> {
-    let kind = SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32);
-    // The handler stays when the stream of signals is dropped.
-    signal(kind).map(drop)
+/// Keeps signals from ending the process that do not ask for that. SIGUSR1 and SIGUSR2 are sent by those who take it for
+/// another server, which opens its log again or prints statistics. SIGXFSZ comes with a write beyond the limit on the size
+/// of a file (`ulimit -f`), which then fails like one on a full disk.
+fn outlive_signals() -> io::Result<()> {
+    let file_limit = SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32);
+    let user_defined = [SignalKind::user_defined1(), SignalKind::user_defined2()];
+    for kind in [file_limit].into_iter().chain(user_defined) {
+        // The handler stays when the stream of signals is dropped.
+        drop(signal(kind)?);
+    }
+    Ok(())
 }
 
 async fn serve(
@@ -116,7 +121,9 @@ async fn serve(
     let exporting = Exporter::start(config.traces.as_ref(), &metrics);
     let (tracer, exporter) = exporting?;
     let store = store::open(config).await?;
-    let lock_metrics = LockMetrics::new(&metrics).of_nodes(&metrics, &store.health().nodes);
+    let lock_metrics = LockMetrics::new(&metrics)
+        .of_nodes(&metrics, &store.health().nodes)
+        .by_group(&metrics, &config.name_groups);
     let service = LockService::new(
         store,
         config.operation_timeout,

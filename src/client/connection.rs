@@ -107,7 +107,7 @@ impl HttpConnection {
 struct SpeaksTls;
 
 /// Whether a request failed because the other side expects TLS.
-pub(super) fn expects_tls(error: &hyper::Error) -> bool {
+pub(crate) fn expects_tls(error: &hyper::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref());
     let cause = cause.and_then(io::Error::get_ref);
     cause.is_some_and(|cause| cause.is::<SpeaksTls>())

@@ -107,16 +107,24 @@ fn connector(
 ) -> Result<TlsConnector, String> {
     let identity = files.map(|files| TlsIdentity::in_files(&files.certificate, &files.key));
     let config = tls::client_config(roots.clone(), identity.transpose()?.as_ref());
-    let mut config = config.map_err(|error| match files {
-        Some(files) => format!(
-            "{} and {}: {error}",
-            files.certificate.display(),
-            files.key.display()
-        ),
-        None => error.to_string(),
+    let mut config = config.map_err(|error| {
+        let files = files.map(|it| [it.certificate.display(), it.key.display()]);
+        match (files, error) {
+            (Some([certificate, key]), rustls::Error::InconsistentKeys(_)) => {
+                format!("{key} is not the key of the certificate in {certificate}")
+            }
+            (Some([certificate, key]), error) => format!("{certificate} and {key}: {error}"),
+            (None, error) => error.to_string(),
+        }
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Why a connection without a certificate of this client has failed, if one side does not trust the other or does not speak
+/// TLS; none if the error is another one.
+pub(crate) fn distrust_in(error: &(dyn Error + 'static), url: String) -> Option<NoAnswer> {
+    distrust(error_of_tls(error)?, url)
 }
 
 /// Why the other side is not trusted; none if the error is another one.

@@ -254,6 +254,10 @@ fn keys(table: &Section<'_>, needs_none: bool) -> Result<Vec<KeyHash>, ConfigErr
             let problem = "is not the hash of a key; write what `leasehold keys hash` prints, like \"sha256:…\" with 64 digits";
             table.invalid_at(offset, "keys", problem)
         })?;
+        if key == KeyHash::of(b"") {
+            let problem = "is the hash of an empty text, which no client can send; was the file of the key empty?";
+            return Err(table.invalid_at(offset, "keys", problem));
+        }
         if keys.contains(&key) {
             return Err(table.invalid_at(offset, "keys", "has the same key twice; leave one out"));
         }

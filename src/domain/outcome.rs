@@ -42,9 +42,10 @@ pub enum Refused {
         /// How long new grants wait.
         retry_in: Duration,
     },
-    /// The principal has as many leases as its quota permits. The service says so, with the count of the store.
+    /// The principal has as many leases as its quota permits: the service says so, with the count of the store. The store
+    /// itself says so of a claim whose grant is being rolled back for that reason, see [`Rollback::Refuse`].
     TooManyLeases {
-        /// When there is room for the claim, if the principal renews nothing.
+        /// When there is room for the claim, if the principal renews nothing; or when the grant is final, if it stays.
         retry_in: Duration,
     },
 }
@@ -233,6 +234,9 @@ pub enum Rollback {
     /// As if the grant had never been made, because no client received it: `min_hold` does not apply. For a lease that
     /// the attempt took over and that was in use before, `min_hold` applies.
     Undo,
+    /// The same, and while it is young, an undecided lease passes to no further attempt, because it was not counted. An
+    /// attempt that has received it already keeps what it has.
+    Refuse,
     /// Like a release, because the lease was in use: the lock stays taken for its `min_hold`. An expired lease stays
     /// expired.
     Close,

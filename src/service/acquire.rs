@@ -12,6 +12,7 @@ use super::waiter::Waiter;
 use super::{ServiceShared, UnclaimedLease};
 use crate::domain::{
     Acquired, Attempt, Claim, Conflict, GrantKind, Granted, Lease, Position, QueueRequest, Refused,
+    Rollback,
 };
 use crate::limits::Slot;
 use crate::store::{Fault, StoreError};
@@ -188,7 +189,7 @@ impl Request {
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
                     let ttl = self.claim.ttl.get();
-                    self.clone().withdraw_in_background(ttl);
+                    self.clone().roll_back_in_background(Rollback::Undo, ttl);
                 }
                 Err(error)
             }

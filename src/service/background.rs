@@ -64,7 +64,7 @@ impl Drop for UnclaimedLease {
         if let Some(grant) = self.grant.take() {
             let (request, ttl) = *grant;
             request.inner.metrics.undelivered();
-            request.withdraw_in_background(ttl);
+            request.roll_back_in_background(Rollback::Undo, ttl);
         }
     }
 }
@@ -137,11 +137,11 @@ impl<T: Send + 'static> Drop for Detached<T> {
 impl Request {
     /// Rolls back what this request was granted or took over, which lasts for `ttl`. Has the slot until done, so that
     /// requests of disconnected clients cannot pile up.
-    pub(super) fn withdraw_in_background(self, ttl: Duration) {
+    pub(super) fn roll_back_in_background(self, rollback: Rollback, ttl: Duration) {
         let inner = Arc::clone(&self.inner);
         inner.in_background(async move {
             self.slot.retake().await;
-            self.roll_back(Rollback::Undo, ttl).await;
+            self.roll_back(rollback, ttl).await;
             drop(self.slot);
         });
     }
@@ -194,7 +194,8 @@ impl Request {
             };
             // A store that refuses may do so for as long as the lease lasts. Other requests need the slot meanwhile, even
             // if they are refused too.
-            if matches!(answer, Err(StoreError::Unavailable { .. })) && rollback == Rollback::Undo {
+            if matches!(answer, Err(StoreError::Unavailable { .. })) && rollback != Rollback::Close
+            {
                 self.slot.release();
                 has_released.store(true, Ordering::Relaxed);
             }
@@ -209,7 +210,7 @@ impl Request {
     async fn admit_rollback(&self, rollback: Rollback) -> [Option<GatePermit>; 2] {
         let of_peer = match (rollback, self.slot.peer()) {
             (Rollback::Close, Some(peer)) => peer.closings.pass_without_deadline(1).await,
-            (Rollback::Close, None) | (Rollback::Undo, _) => None,
+            (Rollback::Close, None) | (Rollback::Undo | Rollback::Refuse, _) => None,
         };
         [of_peer, self.inner.rollbacks.pass_without_deadline(1).await]
     }

@@ -7,6 +7,8 @@
 //! - A new lease is counted before anybody learns of it, and rolled back if there is no room.
 //! - A renewal, a step back or a replay counts it, too, and does so first, if there is room. If not, it leaves a lease
 //!   that is not final as it is, and a replay is refused: the grant may be about to roll it back.
+//! - Once a request is refused what it has, a young lease passes to no further request: each would leave it to the next
+//!   one, until it is old.
 //! - Nothing is counted for a shorter time than before, and what two requests have counted none of them undoes.
 //!
 //! What is held for longer than a grant takes to be counted is counted in any case, whether there is room or not, because

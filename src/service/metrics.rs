@@ -11,7 +11,7 @@ use std::time::Duration;
 use metrics::{Counter, Histogram};
 
 use super::QueueFull;
-use crate::domain::{Acquired, Evicted, NotHolder, Refused, Released, Renewed};
+use crate::domain::{Acquired, Evicted, NameGroups, NotHolder, Refused, Released, Renewed};
 use crate::limits::{Limit, Refusals};
 use crate::store::{Fault, NodeHealth, StoreError};
 use crate::telemetry::Metrics;
@@ -137,6 +137,13 @@ impl LockMetrics {
         self
     }
 
+    /// The same, with the series of groups of lock names.
+    #[must_use]
+    pub fn by_group(mut self, registry: &Metrics, groups: &NameGroups) -> Self {
+        self.acquires = self.acquires.by_group(registry, groups);
+        self
+    }
+
     /// Counts one acquire sent to the store; a waiting request sends several.
     pub(super) fn store_acquire(&self, took: Duration, answer: &Result<Acquired, StoreError>) {
         self.store.operation("acquire", took, answer);
@@ -145,6 +152,9 @@ impl LockMetrics {
         }
         if let Ok(Acquired::Refused(Refused::TooManyWaiters { .. })) = answer {
             self.refusals.count(Limit::WaitersPerLock);
+        }
+        if let Ok(Acquired::Refused(Refused::TooManyLeases { .. })) = answer {
+            self.too_many_leases();
         }
         if let Ok(Acquired::Granted(granted)) = answer {
             for previous in &granted.expired {

@@ -256,6 +256,9 @@ impl LockStore for RedisStore {
             response_mismatches: (self.nodes.iter())
                 .map(|node| node.mismatches.load(Ordering::Relaxed))
                 .sum(),
+            fencing_regressions: (self.nodes.iter())
+                .map(|node| node.fencing_regressions.load(Ordering::Relaxed))
+                .sum(),
             nodes: Vec::new(),
         }
     }

@@ -17,6 +17,7 @@ mod loading;
 mod lock;
 mod locks;
 mod name_index;
+mod receivers;
 mod register;
 mod rows;
 mod table;

@@ -64,6 +64,14 @@ pub(crate) fn complaint(loaded: Result<(Config, Settings), ConfigError>) -> Stri
 }
 
 #[test]
+fn a_group_of_names_that_matches_none_is_refused() {
+    let groups = [("LEASEHOLD_METRICS_NAME_GROUPS", "jobs/*,/x")];
+    let error = complaint(from_environment(&groups));
+    let problem = "\"/x\" matches no name; write one like jobs/*, or tenant/*/billing";
+    assert!(error.contains(problem), "{error}");
+}
+
+#[test]
 fn nothing_needs_to_be_configured() {
     let (config, _) = from_environment(&[]).unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:7625");

@@ -200,6 +200,9 @@ on_every_store! {
         only_the_attempt_that_may_roll_back_a_lease_stops_its_count;
     undecided:
         a_renewal_leaves_an_undecided_lease_as_it_is
+        a_lease_that_was_refused_passes_to_no_further_attempt
+        a_refused_attempt_leaves_the_lease_to_those_that_had_it
+        a_lease_that_was_refused_passes_on_once_it_is_final
         an_undecided_lease_changes_nothing_for_others_of_its_renewal
         a_lease_that_is_no_longer_young_is_renewed_for_good
         a_step_back_leaves_an_undecided_lease_to_its_grant;

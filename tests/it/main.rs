@@ -26,6 +26,7 @@ mod examples;
 mod faults;
 mod fencing;
 mod file;
+mod fuzzing;
 mod generated;
 mod history;
 mod jwt;

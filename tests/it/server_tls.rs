@@ -282,8 +282,26 @@ fn a_health_check_takes_the_urls_of_the_other_commands() {
     assert!(text.contains("--ca-file"), "{text}");
 
     let plain = Serving::start(&[]);
-    let (_, port) = plain.url.rsplit_once(':').unwrap();
-    for url in [format!("localhost:{port}"), format!(":{port}/readyz")] {
+    let (_, plain_port) = plain.url.rsplit_once(':').unwrap();
+    for url in [
+        format!("localhost:{plain_port}"),
+        format!(":{plain_port}/readyz"),
+    ] {
         assert_code(&check(&["--url", &url]), 0);
+    }
+    for (url, hint) in [
+        (
+            format!("http://localhost:{port}"),
+            "write https:// instead of http://",
+        ),
+        (
+            format!("https://localhost:{plain_port}"),
+            "write http:// instead of https://",
+        ),
+    ] {
+        let refused = check(&["--url", &url, "--ca-file", &ca]);
+        assert_code(&refused, 1);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(text.contains(hint), "{text}");
     }
 }

@@ -36,6 +36,12 @@ async fn on_sigterm_readiness_goes_first_while_requests_are_still_served() {
 #[tokio::test]
 async fn on_sigterm_the_process_ends_well() {
     let mut serving = Serving::start(&["--server-drain-delay", "0s"]);
+    // Scripts that rotate the logs of other servers send these.
+    for meaningless in [Signal::SIGUSR1, Signal::SIGUSR2] {
+        serving.signal(meaningless);
+        let served = reqwest::get(format!("{}/livez", serving.url)).await;
+        assert!(served.is_ok(), "{meaningless} ends nothing");
+    }
     serving.signal(Signal::SIGTERM);
     serving.wait_for_line("stopped");
     assert_eq!(serving.wait().code(), Some(0));

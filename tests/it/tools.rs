@@ -1,5 +1,5 @@
-//! Checks by external tools: a fuzzer for the OpenAPI document, a linter for it, promtool, and what cargo says of the
-//! dependencies.
+//! Checks by external tools: a linter for the OpenAPI document, promtool, and what cargo says of the dependencies. The fuzzer
+//! is in `fuzzing`.
 //!
 //! `scripts/setup-tests` installs them under `target/`.
 
@@ -7,75 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use leasehold::http::openapi;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::process::{Serving, output};
-use crate::support::redis_server::{RedisOptions, RedisServer};
-
-/// Short waits, because the fuzzer sends requests with long ones.
-const SHORT_WAITS: [&str; 2] = ["--waiting-wait-max", "20ms"];
-
-/// Schemathesis with all of its checks; exceptions are in `schemathesis.toml`, with reasons.
-fn fuzz(url: &str) {
-    let document = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
-    std::fs::write(document.path(), full_document().to_string()).unwrap();
-    let found = tool("target/venv/bin/schemathesis")
-        // It writes a cache into its working directory.
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("target"))
-        .args(["--config-file", "../tests/it/schemathesis.toml", "run"])
-        .arg(document.path())
-        .args(["--url", url])
-        .args(["--checks", "all", "--max-examples", "20", "--seed", "7625"])
-        .output()
-        .unwrap();
-    assert_clean(&found);
-}
-
-/// The document with all that a request may be. That which is served describes each body as JSON alone, because it is
-/// for generators of clients, and says the rest in words: the fields may be a form or the query string too, except that
-/// `metadata` is only in JSON, and the token never in the query string.
-fn full_document() -> Value {
-    let mut document: Value = serde_json::from_str(&openapi::json()).unwrap();
-    let schemas = document["components"]["schemas"].clone();
-    let locks = ["/locks", "/locks/{name}"];
-    for (path, method) in locks
-        .into_iter()
-        .flat_map(|path| [(path, "post"), (path, "put")])
-    {
-        let operation = &mut document["paths"][path][method];
-        let content = &mut operation["requestBody"]["content"];
-        let body = content["application/json"]["schema"]["$ref"].as_str();
-        let body = body.unwrap().rsplit('/').next().unwrap();
-        let mut fields = schemas[body].clone();
-        let properties = fields["properties"].as_object_mut().unwrap();
-        properties.remove("metadata");
-        let in_query = properties.iter().filter(|(name, _)| *name != "token");
-        let in_query: Vec<_> = in_query
-            .map(|(name, schema)| json!({"name": name, "in": "query", "schema": schema}))
-            .collect();
-        assert!(!in_query.is_empty(), "{method} {path}");
-        content["application/x-www-form-urlencoded"] = json!({"schema": fields});
-        let parameters = operation["parameters"].as_array_mut().unwrap();
-        parameters.extend(in_query);
-    }
-    document
-}
-
-#[test]
-fn a_fuzzer_finds_nothing_over_the_embedded_store() {
-    let serving = Serving::start(&SHORT_WAITS);
-    fuzz(&serving.url);
-}
-
-#[tokio::test]
-async fn a_fuzzer_finds_nothing_over_redis() {
-    let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let store = format!("redis://{}", redis.address());
-    let [wait_max, so_long] = SHORT_WAITS;
-    let serving = Serving::start(&["--store", &store, wait_max, so_long]);
-    fuzz(&serving.url);
-}
 
 #[test]
 fn the_linter_is_content_with_the_document() {
@@ -188,7 +122,7 @@ fn the_command_prints_the_document_that_is_committed() {
 }
 
 /// A tool, started in the root of the repository.
-fn tool(program: &str) -> Command {
+pub(crate) fn tool(program: &str) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = if program.contains('/') {
         root.join(program)
@@ -200,7 +134,7 @@ fn tool(program: &str) -> Command {
     command
 }
 
-fn assert_clean(found: &Output) {
+pub(crate) fn assert_clean(found: &Output) {
     assert!(
         found.status.success(),
         "{}\n{}",

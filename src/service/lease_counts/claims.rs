@@ -104,7 +104,8 @@ impl Request {
             // Whoever gets this error rolls the grant back, or repeats the request.
             let counted = counted.map_err(|it| StoreError::unknown(it.fault(), it.detail()))?;
             if let Some(refusal) = self.refusal(leases, counted) {
-                self.clone().withdraw_in_background(self.claim.ttl.get());
+                let ttl = self.claim.ttl.get();
+                self.clone().roll_back_in_background(Rollback::Refuse, ttl);
                 return Ok(refusal);
             }
             if is_new {
@@ -162,7 +163,7 @@ impl Request {
 
     /// Stops counting what this rollback ends.
     pub(in crate::service) async fn uncount(&self, rollback: Rollback, deadline: Instant) {
-        let keeps_leases = rollback == Rollback::Undo && self.took_over.load(Ordering::Relaxed);
+        let keeps_leases = rollback != Rollback::Close && self.took_over.load(Ordering::Relaxed);
         if let (Some(leases), false) = (self.slot.leases(), keeps_leases) {
             let (names, token) = (&self.claim.names, self.claim.token);
             let step = CountStep::Undo(self.attempt);

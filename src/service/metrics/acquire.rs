@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram};
 
 use super::Labelled;
-use crate::domain::{Claim, Conflict, ConflictKind, GrantKind, Mode, Refused};
+use crate::domain::{Claim, Conflict, ConflictKind, GrantKind, Mode, NameGroups, Refused};
 use crate::service::local_waiters::WaiterCounts;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 use crate::store::StoreError;
@@ -37,6 +37,14 @@ const OUTCOMES: [&str; 15] = [
     "recovering",
     "error",
 ];
+/// The outcomes by group, of which there are few, because there may be many groups.
+const GROUP_OUTCOMES: [&str; 5] = [
+    "granted",
+    "refused",
+    "wait_timeout",
+    "disconnected",
+    "error",
+];
 /// The outcomes of waits.
 const ENDS: [&str; 9] = [
     "granted",
@@ -58,6 +66,13 @@ pub(in crate::service) struct AcquireMetrics {
     streams: Labelled<Gauge>,
     waiters: Gauge,
     contended: Gauge,
+    by_group: Option<Box<GroupMetrics>>,
+}
+
+/// Acquires by the group of the lock, which operators choose.
+struct GroupMetrics {
+    groups: NameGroups,
+    acquires: Box<[Labelled<Counter>]>,
 }
 
 /// Counts something as open until dropped.
@@ -114,7 +129,27 @@ impl AcquireMetrics {
                 "Locks that requests of this process wait for, as of the last check.",
                 &[],
             ),
+            by_group: None,
         }
+    }
+
+    /// Registers the series of the groups, if there are any.
+    pub(super) fn by_group(mut self, registry: &Metrics, groups: &NameGroups) -> Self {
+        let acquires = |group: &str| {
+            Labelled::new(&GROUP_OUTCOMES, |outcome| {
+                let labels = [("group", group), ("outcome", outcome)];
+                let help =
+                    "Acquire requests on this process, by the group of the lock and by outcome.";
+                registry.counter("leasehold_group_acquire_requests_total", help, &labels)
+            })
+        };
+        self.by_group = (!groups.is_empty()).then(|| {
+            Box::new(GroupMetrics {
+                groups: groups.clone(),
+                acquires: groups.labels().map(acquires).collect(),
+            })
+        });
+        self
     }
 
     pub(in crate::service) fn record(
@@ -122,11 +157,11 @@ impl AcquireMetrics {
         claim: &Claim,
         answer: &Result<AcquireAnswer, StoreError>,
     ) {
-        self.of(claim)[outcome(answer)].increment(1);
+        self.count(claim, outcome(answer));
     }
 
     pub(in crate::service) fn disconnected(&self, claim: &Claim) {
-        self.of(claim)["disconnected"].increment(1);
+        self.count(claim, "disconnected");
     }
 
     /// Returns the outcome.
@@ -161,6 +196,14 @@ impl AcquireMetrics {
         self.contended.set(counts.locks as f64);
     }
 
+    fn count(&self, claim: &Claim, outcome: &str) {
+        self.of(claim)[outcome].increment(1);
+        if let (Some(by_group), Some(name)) = (&self.by_group, claim.names.first()) {
+            let group = by_group.groups.of(name);
+            by_group.acquires[group][group_outcome(outcome)].increment(1);
+        }
+    }
+
     fn of(&self, claim: &Claim) -> &Labelled<Counter> {
         match claim.mode {
             Mode::Exclusive => &self.exclusive,
@@ -190,6 +233,15 @@ fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
         AcquireOutcome::TooManyWaiters(_) => "too_many_waiters",
         AcquireOutcome::TimedOut(_) => "wait_timeout",
         AcquireOutcome::Draining(_) => "draining",
+    }
+}
+
+fn group_outcome(outcome: &str) -> &str {
+    match outcome {
+        "granted" | "replayed" | "reentered" => "granted",
+        "wait_timeout" | "disconnected" => outcome,
+        "draining" | "recovering" | "error" => "error",
+        _ => "refused",
     }
 }
 

@@ -33,11 +33,13 @@ pub(in crate::service) struct StoreMetrics {
     held_locks: Gauge,
     connections: Gauge,
     connections_max: Gauge,
+    pool_waits: Counter,
     pool_timeouts: Counter,
     file_bytes: Gauge,
     disk_full: Gauge,
     commits: Labelled<Counter>,
     mismatches: Counter,
+    fencing_regressions: Counter,
     nodes: Box<[NodeMetrics]>,
     /// What traces call the store, if it records no spans itself.
     traced_as: Option<&'static str>,
@@ -127,6 +129,11 @@ impl StoreMetrics {
                 "leasehold_store_pool_max_connections",
                 "The maximum of connections to the store, over all threads.",
             ),
+            pool_waits: registry.counter(
+                "leasehold_store_pool_waits_total",
+                "Attempts of requests that found no open connection to the store at once.",
+                &[],
+            ),
             pool_timeouts: registry.counter(
                 "leasehold_store_pool_timeouts_total",
                 "Attempts of requests that found no connection to the store in time.",
@@ -148,6 +155,11 @@ impl StoreMetrics {
             mismatches: registry.counter(
                 "leasehold_store_response_mismatches_total",
                 "Answers of the store that did not belong to their request; must stay 0.",
+                &[],
+            ),
+            fencing_regressions: registry.counter(
+                "leasehold_store_fencing_regressions_total",
+                "Claims that were not granted because the store's fencing counter was missing or too small: it has lost data.",
                 &[],
             ),
             nodes: Box::default(),
@@ -208,6 +220,8 @@ impl StoreMetrics {
         self.recovering
             .set(health.recovering_for.unwrap_or_default().as_secs_f64());
         self.mismatches.absolute(health.response_mismatches);
+        self.fencing_regressions
+            .absolute(health.fencing_regressions);
         if let Some(held) = health.held_locks {
             self.held_locks.set(held as f64);
         }
@@ -217,6 +231,7 @@ impl StoreMetrics {
         if let Some(pool) = health.pool {
             self.connections.set(f64::from(pool.open));
             self.connections_max.set(f64::from(pool.max));
+            self.pool_waits.absolute(pool.waits);
             self.pool_timeouts.absolute(pool.timeouts);
         }
         for (metrics, node) in self.nodes.iter().zip(&health.nodes) {

@@ -46,6 +46,10 @@ impl Core {
                 .iter()
                 .map(|health| health.response_mismatches)
                 .sum(),
+            fencing_regressions: healths
+                .iter()
+                .map(|health| health.fencing_regressions)
+                .sum(),
             nodes: nodes.collect(),
         }
     }
@@ -119,6 +123,7 @@ fn pool(healths: &[StoreHealth]) -> Option<PoolHealth> {
     pools.reduce(|sum, pool| PoolHealth {
         open: sum.open + pool.open,
         max: sum.max + pool.max,
+        waits: sum.waits + pool.waits,
         timeouts: sum.timeouts + pool.timeouts,
     })
 }

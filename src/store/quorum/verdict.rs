@@ -17,9 +17,10 @@ type IsOfKind = fn(&Acquired) -> bool;
 
 /// The answers to a claim that can be neither granted nor enqueued. In this order if there are several: an end is final,
 /// and what contradicts a claim cannot be waited for.
-const REFUSALS: [IsOfKind; 7] = [
+const REFUSALS: [IsOfKind; 8] = [
     was_ended,
     is_mismatched,
+    is_over_quota,
     is_superseded,
     has_waited,
     has_run_out,
@@ -29,7 +30,13 @@ const REFUSALS: [IsOfKind; 7] = [
 
 /// Those of which one node is enough: somebody has ended the claim, or it contradicts what was asked for before. If a
 /// majority were needed, a claim could be granted after its release.
-const REFUSALS_OF_CLAIM: [IsOfKind; 4] = [was_ended, is_mismatched, is_superseded, has_waited];
+const REFUSALS_OF_CLAIM: [IsOfKind; 5] = [
+    was_ended,
+    is_mismatched,
+    is_over_quota,
+    is_superseded,
+    has_waited,
+];
 
 /// Those that may be so at one node alone: it has kept a lease that no majority had, it has more waiters than the others,
 /// or it has lost its data. Such a node only has no vote.
@@ -169,6 +176,10 @@ fn has_run_out(vote: &Acquired) -> bool {
 
 fn is_mismatched(vote: &Acquired) -> bool {
     matches!(vote, Acquired::Refused(Refused::Mismatched(_)))
+}
+
+fn is_over_quota(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Refused(Refused::TooManyLeases { .. }))
 }
 
 fn is_superseded(vote: &Acquired) -> bool {

@@ -117,6 +117,8 @@ numbers! { CODES:
     HOLDS = 20;
     /// The claim could renew its leases.
     RENEWABLE = 21;
+    /// The grant of the claim is beyond a quota, and is being rolled back.
+    OVER_QUOTA = 22;
     /// The claim does not hold the lock.
     NOT_HELD = 0;
     EXTENDED = 1;
@@ -176,6 +178,8 @@ texts! { TEXTS:
     CLOSED_ATTEMPT = r"\255\255\255\255\255\255\255\255";
     /// The attempt of a grant that was undone after another attempt had received the lease.
     UNDONE_ATTEMPT = r"\255\255\255\255\255\255\255\254";
+    /// An attempt whose lease was not counted, undone after another one had received the lease.
+    REFUSED_ATTEMPT = r"\254\254\254\254\254\254\254\254";
     /// Splits the key of a lock into what precedes and what follows the kind.
     LOCK_KEY_PATTERN = concat!("^(", prefix!(), "{%d+}:)l:(.*)$");
     /// The counter of a bucket.

@@ -98,6 +98,9 @@ pub(super) fn acquired(
             return Ok(Err(AcquireRejection::Late { redis_us }));
         }
         lua::SUPERSEDED => Acquired::Superseded,
+        lua::OVER_QUOTA => Acquired::Refused(Refused::TooManyLeases {
+            retry_in: Duration::from_millis(reply.number()?),
+        }),
         _ => return Err(Malformed),
     };
     Ok(Ok(AcquireReply::Outcome(acquired, closed_for)))

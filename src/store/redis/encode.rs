@@ -41,12 +41,15 @@ pub(super) enum Undoing {
     Close = 1,
     /// The claim was not granted its locks in another partition. The attempt may be granted these again.
     Part = 2,
+    /// [`Rollback::Refuse`].
+    Refuse = 3,
 }
 
 impl From<Rollback> for Undoing {
     fn from(rollback: Rollback) -> Self {
         match rollback {
             Rollback::Undo => Self::Undo,
+            Rollback::Refuse => Self::Refuse,
             Rollback::Close => Self::Close,
         }
     }

@@ -354,6 +354,7 @@ impl RedisStore {
         PoolHealth {
             open: number(open),
             max: number(max),
+            waits: self.nodes.iter().map(|it| it.pool.waits()).sum(),
             timeouts: self.nodes.iter().map(|it| it.pool.timeouts()).sum(),
         }
     }

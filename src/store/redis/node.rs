@@ -44,6 +44,8 @@ pub(super) struct Node {
     pub(super) replication: Option<Arc<Replication>>,
     /// How many answers belonged to another request.
     pub(super) mismatches: AtomicU64,
+    /// How many claims were not granted because a fencing counter had lost data.
+    pub(super) fencing_regressions: AtomicU64,
     /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
     pub(super) announcing: tokio::sync::Mutex<()>,
     /// What goes on beside requests, and ends with the store: among others, finding out when a Redis that is down is

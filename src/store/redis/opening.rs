@@ -216,6 +216,7 @@ impl<'a> NodeBuilder<'a> {
             replication,
             _tasks: tasks,
             mismatches: AtomicU64::new(0),
+            fencing_regressions: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
         }]
     }

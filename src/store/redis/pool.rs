@@ -37,6 +37,8 @@ pub(super) struct Pool {
     size: u32,
     /// Without credentials, for the log.
     address: String,
+    /// The requests that found no open connection at once.
+    waits: AtomicU64,
     /// The requests that got no connection in time.
     timeouts: AtomicU64,
 }
@@ -75,6 +77,7 @@ impl Pool {
             of_runtimes: RwLock::default(),
             swept: AtomicU64::new(0),
             address: connector.url().to_owned(),
+            waits: AtomicU64::new(0),
             timeouts: AtomicU64::new(0),
             manager: Manager {
                 connector: Arc::new(connector),
@@ -89,13 +92,19 @@ impl Pool {
     pub(super) async fn get(&self, deadline: Instant) -> Result<Connection, Failure> {
         let own = self.of_this_runtime();
         let mut checkout = pin!(own.get());
-        let borrow_at = deadline.min(Instant::now() + BORROW_AFTER);
-        let connection = match timeout_at(borrow_at, &mut checkout).await {
-            Ok(connection) => Ok(connection),
-            Err(_) => match self.of_another_runtime() {
-                Some(connection) => return Ok(connection),
-                None => timeout_at(deadline, checkout).await,
-            },
+        let connection = match checkout.as_mut().now_or_never() {
+            Some(connection) => Ok(connection),
+            None => {
+                self.waits.fetch_add(1, Ordering::Relaxed);
+                let borrow_at = deadline.min(Instant::now() + BORROW_AFTER);
+                match timeout_at(borrow_at, &mut checkout).await {
+                    Ok(connection) => Ok(connection),
+                    Err(_) => match self.of_another_runtime() {
+                        Some(connection) => return Ok(connection),
+                        None => timeout_at(deadline, checkout).await,
+                    },
+                }
+            }
         };
         match connection {
             Ok(Ok(connection)) => Ok(connection.clone()),
@@ -208,8 +217,14 @@ impl Pool {
         PoolHealth {
             open: open.sum(),
             max: self.size.saturating_mul(pools),
+            waits: self.waits(),
             timeouts: self.timeouts(),
         }
+    }
+
+    /// How often no connection was open at once.
+    pub(super) fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// How often no connection was free in time.

@@ -1,6 +1,7 @@
 //! What must happen before a lease is reported: the other processes learn how long to wait if Redis loses it, including
 //! the time that the lock stays closed afterwards.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -27,7 +28,10 @@ impl Node {
         generation: u64,
     ) -> StoreResult<()> {
         match rejection {
-            AcquireRejection::CounterRegressed => self.recovery.declare_lost(generation),
+            AcquireRejection::CounterRegressed => {
+                self.fencing_regressions.fetch_add(1, Ordering::Relaxed);
+                self.recovery.declare_lost(generation);
+            }
             AcquireRejection::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
                 self.recovery.declare_lost(generation);
             }

@@ -1,5 +1,7 @@
 //! Acquiring locks: the state of the claim, its conflicts, the grant, or a ticket in the queues.
 
+use std::time::Duration;
+
 use super::StoreTime;
 use super::effects::Row;
 use super::lease::LeaseRecord;
@@ -85,7 +87,10 @@ impl Table {
             None => Some(match self.other_mode(claim) {
                 Some(mismatch) => Acquired::Refused(Refused::Mismatched(mismatch)),
                 None if !takes_over && self.is_superseded(claim, attempt) => Acquired::Superseded,
-                None => self.replay(claim, attempt, now),
+                None => match self.closed_to(claim, attempt, now) {
+                    Some(retry_in) => Acquired::Refused(Refused::TooManyLeases { retry_in }),
+                    None => self.replay(claim, attempt, now),
+                },
             }),
             Some(first) if not_held.count() + 1 < claim.names.len() => {
                 let name = first.name.clone();
@@ -120,6 +125,18 @@ impl Table {
             let is_of_streams = claim.takes_over || record.is_of_stream();
             is_of_streams && !record.receivers.may_be_withdrawn_by(attempt)
         })
+    }
+
+    /// How long one of the leases passes to no further attempt, because it was not counted.
+    fn closed_to(
+        &self,
+        claim: &KeyedClaim<'_>,
+        attempt: Attempt,
+        now: StoreTime,
+    ) -> Option<Duration> {
+        let leases = claim.keys.iter().filter_map(|key| self.lease(key));
+        let closed_for = leases.map(|record| record.closed_to(attempt, now)).max();
+        closed_for.filter(|closed_for| !closed_for.is_zero())
     }
 
     /// A lock for which the claim already waits, but with other parameters.

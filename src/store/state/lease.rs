@@ -1,20 +1,15 @@
-//! One claim's lease on one lock, with the options of its grant and the attempts that received it. Other leases on the
-//! lock are not known here.
-//!
-//! A lease passes from attempt to attempt. If one of them is undone, because no client received its answer, the lease goes
-//! back to the attempt before.
+//! One claim's lease on one lock, with the options of its grant. `receivers` has the attempts that received it; other leases
+//! on the lock are not known here.
 
 use std::time::Duration;
 
 use super::claim::Text;
+use super::receivers::Receivers;
 use super::{StoreTime, micros};
 use crate::domain::{
     Attempt, Claim, ClaimDigest, Fence, HoldCount, HoldLimits, Holder, Lease, Mode, Owner,
     RenewOptions, Rollback, RollbackRight, StepBack, Ttl, UNCOUNTED_MAX,
 };
-
-/// The most attempts that are remembered of one lease.
-const TURNS_MAX: usize = 32;
 
 /// A lease. There may be millions of them, most of them plain.
 #[derive(Debug)]
@@ -161,6 +156,14 @@ impl LeaseRecord {
         }
     }
 
+    /// How long the lease still passes to no attempt but those that have received it; zero if it does.
+    pub(super) fn closed_to(&self, attempt: Attempt, now: StoreTime) -> Duration {
+        match self.receivers.are_closed_to(attempt) && self.is_undecided(now) {
+            true => UNCOUNTED_MAX.saturating_sub(now.since(self.acquired)),
+            false => Duration::ZERO,
+        }
+    }
+
     /// Whether its grant may be about to roll it back, because it is not counted.
     fn is_undecided(&self, now: StoreTime) -> bool {
         self.receivers.may_be_withdrawn() && now.since(self.acquired) < UNCOUNTED_MAX
@@ -208,8 +211,8 @@ impl LeaseRecord {
     /// The same after a rollback.
     pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: StoreTime) -> StoreTime {
         match rollback {
-            Rollback::Undo if !self.receivers.have_used_it() => now,
-            Rollback::Undo | Rollback::Close => self.kept_after_release(),
+            Rollback::Undo | Rollback::Refuse if !self.receivers.have_used_it() => now,
+            Rollback::Undo | Rollback::Refuse | Rollback::Close => self.kept_after_release(),
         }
     }
 
@@ -251,130 +254,6 @@ impl LeaseRecord {
             expires_at: self.until.timestamp(),
             expires_in: self.until.since(now),
         }
-    }
-}
-
-/// The attempts that received a lease, and which of them may roll it back.
-#[derive(Debug)]
-pub(super) enum Receivers {
-    /// Only the attempt that made the grant, which may roll it back.
-    Grantee(Attempt),
-    /// A request after which no earlier attempt may roll the lease back.
-    Independent,
-    /// Several attempts in turn. The last one may roll the lease back.
-    InTurn(Box<Turns>),
-}
-
-#[derive(Debug)]
-pub(super) struct Turns(pub(super) Vec<Turn>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    Attempt(Attempt),
-    /// An attempt whose stream was closed before the one after it.
-    Closed,
-    /// The attempt that made the grant, undone before the one after it.
-    Undone,
-    Independent,
-}
-
-impl Receivers {
-    /// The attempt that may roll the lease back, if one may.
-    pub(super) fn withdrawable_by(&self) -> Option<Attempt> {
-        match self {
-            Self::Grantee(grantee) => Some(*grantee),
-            Self::Independent => None,
-            Self::InTurn(turns) => match turns.0.last() {
-                Some(Turn::Attempt(attempt)) => Some(*attempt),
-                Some(Turn::Closed | Turn::Undone | Turn::Independent) | None => None,
-            },
-        }
-    }
-
-    /// Whether this attempt may roll the lease back.
-    pub(super) fn may_be_withdrawn_by(&self, attempt: Attempt) -> bool {
-        self.withdrawable_by() == Some(attempt)
-    }
-
-    /// Whether any attempt may roll the lease back.
-    fn may_be_withdrawn(&self) -> bool {
-        self.withdrawable_by().is_some()
-    }
-
-    /// Whether the lease stays used, by a client or a stream, when its last attempt is undone.
-    fn have_used_it(&self) -> bool {
-        match self {
-            Self::Grantee(_) => false,
-            Self::Independent => true,
-            Self::InTurn(turns) => !matches!(
-                turns.0[..],
-                [Turn::Attempt(_)] | [Turn::Undone, Turn::Attempt(_)]
-            ),
-        }
-    }
-
-    /// The attempt that made the grant, if no other request has received the lease.
-    pub(super) fn unacknowledged(&self) -> Option<Attempt> {
-        match self {
-            Self::Grantee(attempt) => Some(*attempt),
-            Self::Independent => None,
-            Self::InTurn(turns) => match turns.0[..] {
-                [Turn::Attempt(attempt)] => Some(attempt),
-                _ => None,
-            },
-        }
-    }
-
-    /// Passes the lease to an attempt, unless it has received the lease before.
-    pub(super) fn pass_to(&mut self, attempt: Attempt) {
-        let before = match self {
-            Self::InTurn(turns) => return turns.pass_to(attempt),
-            Self::Grantee(grantee) if *grantee == attempt => return,
-            Self::Grantee(grantee) => Turn::Attempt(*grantee),
-            Self::Independent => Turn::Independent,
-        };
-        let turns = vec![before, Turn::Attempt(attempt)];
-        *self = Self::InTurn(Box::new(Turns(turns)));
-    }
-
-    /// Ends the turn of an attempt whose stream was closed, or that is undone. Returns whether the lease is to end.
-    pub(super) fn end_turn(&mut self, attempt: Attempt, rollback: Rollback) -> bool {
-        match self {
-            Self::InTurn(turns) => turns.end(attempt, rollback),
-            Self::Grantee(_) | Self::Independent => self.may_be_withdrawn_by(attempt),
-        }
-    }
-}
-
-impl Turns {
-    fn pass_to(&mut self, attempt: Attempt) {
-        let turn = Turn::Attempt(attempt);
-        if self.0.contains(&turn) {
-            return;
-        }
-        if self.0.len() == TURNS_MAX {
-            self.0.remove(1);
-        }
-        self.0.push(turn);
-    }
-
-    fn end(&mut self, attempt: Attempt, rollback: Rollback) -> bool {
-        let mut turns = self.0.iter();
-        let Some(index) = turns.position(|turn| *turn == Turn::Attempt(attempt)) else {
-            return false;
-        };
-        let is_last = index + 1 == self.0.len();
-        // A grant has no attempt before it that the lease could go back to.
-        let is_undone = rollback == Rollback::Undo && index > 0;
-        if is_undone && !(is_last && matches!(self.0[index - 1], Turn::Closed | Turn::Undone)) {
-            self.0.remove(index);
-            return false;
-        }
-        self.0[index] = match rollback {
-            Rollback::Undo => Turn::Undone,
-            Rollback::Close => Turn::Closed,
-        };
-        is_last
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::bytes::{Decoder, Downtime, InvalidRow};
 use super::claim::{Text, TicketNames};
-use super::lease::{LeaseOptions, LeaseRecord, Receivers, Turn, Turns};
+use super::lease::{LeaseOptions, LeaseRecord};
 use super::lock::{LastExpired, Lock};
+use super::receivers::{Receivers, Turn, Turns};
 use super::rows::{
     COOLDOWN, FENCE, LAST_EXPIRED, LEASE, NAME_END, NAMES, TEXT, TICKET, TOMBSTONE, VERSION,
 };
@@ -210,6 +211,7 @@ fn read_receivers(from: &mut Decoder<'_>) -> Result<Receivers, InvalidRow> {
                 0 => Ok(Turn::Closed),
                 1 => Ok(Turn::Independent),
                 2 => read_attempt(from).map(Turn::Attempt),
+                3 => Ok(Turn::Refused),
                 _ => Err(InvalidRow::Damaged),
             });
             Receivers::InTurn(Box::new(Turns(turns.collect::<Result<_, _>>()?)))

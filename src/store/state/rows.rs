@@ -7,7 +7,8 @@
 use super::bytes::{Downtime, Encoder};
 use super::claim::{Text, TicketNames};
 use super::effects::Row;
-use super::lease::{LeaseRecord, Receivers, Turn};
+use super::lease::LeaseRecord;
+use super::receivers::{Receivers, Turn};
 use super::table::Table;
 use super::tombstones::{End, Tombstone};
 use super::wait_queue::QueueEntry;
@@ -152,6 +153,7 @@ fn receivers(to: &mut Encoder, receivers: &Receivers) {
                         to.byte(2);
                         to.fixed(&attempt.0.to_be_bytes());
                     }
+                    Turn::Refused => to.byte(3),
                 }
             }
         }

@@ -102,6 +102,7 @@ fn steps() -> impl Strategy<Value = Vec<TimedStep>> {
         3 => Just(TestStep::Release(None)),
         1 => Just(TestStep::Release(Some(HoldCount::ONE))),
         2 => Just(TestStep::Withdraw(Rollback::Undo)),
+        1 => Just(TestStep::Withdraw(Rollback::Refuse)),
         1 => Just(TestStep::Withdraw(Rollback::Close)),
         1 => Just(TestStep::Evict),
         1 => Just(TestStep::Inspect),

@@ -189,7 +189,9 @@ impl Table {
             let slot = self.find_for(key, now);
             let effects = &mut self.effects;
             let expired = match rollback {
-                Rollback::Undo => self.tombstones.withdraw(key.claim, attempt, effects),
+                Rollback::Undo | Rollback::Refuse => {
+                    self.tombstones.withdraw(key.claim, attempt, effects)
+                }
                 Rollback::Close => None,
             };
             let Some(slot) = slot else {

@@ -153,6 +153,10 @@ fn a_mistake_in_a_principal_is_reported_with_its_line() {
             ":4: principals.a.keys: is not the hash of a key",
         ),
         (
+            principal("a", "", ""),
+            ":2: principals.a.keys: is the hash of an empty text",
+        ),
+        (
             format!("[principals.a]\nkeys = [\"{0}\",\n\"{0}\"]", hash(KEY)),
             ":3: principals.a.keys: has the same key twice",
         ),

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Attempt, Claim, Lease, LockState, Released, RenewOptions, Renewed, RollbackRight, StepBack,
-    UNCOUNTED_MAX,
+    Acquired, Attempt, Claim, Lease, LockState, Refused, Released, RenewOptions, Renewed,
+    RollbackRight, StepBack, UNCOUNTED_MAX,
 };
 
 use super::taking_over::{assert_free, assert_holds, granted, of_every_kind, taken_over};
@@ -40,6 +40,60 @@ pub(super) async fn a_renewal_leaves_an_undecided_lease_as_it_is(fixture: &Fixtu
         assert!(!leases.iter().any(is_extended), "{leases:?}");
         fixture.withdraw(&claim, attempt).await;
         assert_free(fixture, &claim).await;
+    }
+}
+
+/// Whether the store says of a further attempt that the grant of its claim is being rolled back.
+async fn is_closed(fixture: &Fixture, claim: &Claim) -> bool {
+    let answer = fixture.attempt(claim, Attempt::random()).await;
+    matches!(answer, Ok(Acquired::Refused(Refused::TooManyLeases { .. })))
+}
+
+/// Requests that overlap would pass it on until it is old. The first one may have been undone for another reason.
+pub(super) async fn a_lease_that_was_refused_passes_to_no_further_attempt(fixture: &Fixture) {
+    for claim in of_every_kind(None) {
+        for is_first_refused in [true, false] {
+            let first = granted(fixture, &claim).await;
+            let second = taken_over(fixture, &claim).await;
+            let third = taken_over(fixture, &claim).await;
+            match is_first_refused {
+                true => fixture.refuse(&claim, first).await,
+                false => fixture.withdraw(&claim, first).await,
+            }
+            fixture.refuse(&claim, second).await;
+            assert!(is_closed(fixture, &claim).await, "{claim:?}");
+            // The answer to the first rollback may have been lost.
+            fixture.refuse(&claim, second).await;
+            assert_holds(fixture, &claim).await;
+            fixture.refuse(&claim, third).await;
+            assert_free(fixture, &claim).await;
+            let again = granted(fixture, &claim).await;
+            fixture.withdraw(&claim, again).await;
+        }
+    }
+}
+
+/// Another principal may have been told of it.
+pub(super) async fn a_refused_attempt_leaves_the_lease_to_those_that_had_it(fixture: &Fixture) {
+    for claim in of_every_kind(None) {
+        granted(fixture, &claim).await;
+        let refused = taken_over(fixture, &claim).await;
+        fixture.refuse(&claim, refused).await;
+        assert_holds(fixture, &claim).await;
+        taken_over(fixture, &claim).await;
+    }
+}
+
+pub(super) async fn a_lease_that_was_refused_passes_on_once_it_is_final(fixture: &Fixture) {
+    for claim in of_every_kind(None) {
+        let first = granted(fixture, &claim).await;
+        let second = taken_over(fixture, &claim).await;
+        fixture.refuse(&claim, first).await;
+        // A late repeat of its own request.
+        let again = fixture.attempt(&claim, second).await;
+        assert!(again.is_ok_and(|it| it.kind().is_some()));
+        fixture.renew(&claim).await;
+        taken_over(fixture, &claim).await;
     }
 }
 

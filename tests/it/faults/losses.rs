@@ -292,6 +292,8 @@ async fn a_missing_counter_is_a_loss_for_all_processes() {
         assert_eq!(server.integer(0, &["DEL", &key]).await, 1, "{key}");
     }
     other.granted_not_before(&rival(&held), held_until).await;
+    let health = other.service.store_health();
+    assert!(health.fencing_regressions > 0, "{health:?}");
 }
 
 #[tokio::test]

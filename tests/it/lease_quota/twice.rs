@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use leasehold::domain::{Claim, Refused, RenewOptions, Renewed};
+use leasehold::domain::{Claim, Refused, RenewOptions, Renewed, UNCOUNTED_MAX};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
 use reqwest::Method;
+use tokio::time::Instant;
 
 use super::{Team, hold, is_free, within_quota};
-use crate::support::fixture::{claim, deadline, lock_of};
+use crate::support::fixture::{claim, deadline, lock_of, ttl};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
 use crate::support::{eventually, stores};
@@ -129,6 +130,33 @@ async fn a_renewal_before_the_grant_is_counted_does_not_keep_it() {
     );
     eventually("it is rolled back", async || {
         is_free(&store, &waiting).await.then_some(())
+    })
+    .await;
+}
+
+/// Each request finds the lease of the former one, which is about to be rolled back. Passed on until it is old, the lease
+/// would be kept, and then counted although there is no room.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_sent_again_and_again_is_refused_for_as_long_as_there_is_no_room() {
+    let memory = Arc::new(MemoryStore::new(100_000));
+    let late = Fate::Delayed(Duration::from_millis(120));
+    let store = ScriptedStore::on(memory).with(Operation::Withdraw, late);
+    let store = Arc::new(store);
+    let service = stores::service(Arc::clone(&store) as Arc<dyn LockStore>);
+    let service = within_quota(&service, 1);
+    let lasting = |claim: Claim| Claim {
+        ttl: ttl(Duration::from_secs(600)),
+        ..claim
+    };
+    assert!(hold(&service, &lasting(claim())).await);
+    let repeated = lasting(claim());
+    let until = Instant::now() + UNCOUNTED_MAX * 2;
+    while Instant::now() < until {
+        assert!(!hold(&service, &repeated).await, "there is no room");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    eventually("it is rolled back", async || {
+        is_free(&store, &repeated).await.then_some(())
     })
     .await;
 }

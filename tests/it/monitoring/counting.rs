@@ -67,7 +67,7 @@ async fn status(request: RequestBuilder, expected: u16) -> Response {
 
 #[tokio::test]
 async fn the_life_of_a_lease_is_counted_by_outcome() {
-    let counted = Counted::start(&[]);
+    let counted = Counted::start(&["--metrics-name-groups", "b, jobs/*"]);
     let client = &counted.client;
     let lock = counted.lock("a");
     let token = counted.acquire("a", "ttl=1h").await;
@@ -93,17 +93,30 @@ async fn the_life_of_a_lease_is_counted_by_outcome() {
     .await;
 
     let page = counted.page().await;
-    let acquires = |outcome: &str, mode: &str| {
+    let counter = |family: &str, labels: [&str; 2]| {
         page.0.iter().find_map(|(series, value)| {
             let has = |text: &str| series.contains(&format!("=\"{text}\""));
-            let is_family = series.starts_with("leasehold_acquire_requests_total");
-            (is_family && has(outcome) && has(mode)).then_some(*value)
+            let is_it = series.starts_with(family) && labels.into_iter().all(has);
+            is_it.then_some(*value)
         })
     };
+    let acquires = |outcome, mode| counter("leasehold_acquire_requests_total", [outcome, mode]);
+    let of_group =
+        |group, outcome| counter("leasehold_group_acquire_requests_total", [group, outcome]);
+    assert_eq!(of_group("b", "granted"), Some(1.0));
+    assert_eq!(of_group("jobs/*", "granted"), Some(0.0));
+    assert_eq!(of_group("other", "granted"), Some(4.0));
+    assert!(of_group("other", "refused") >= Some(1.0));
     assert_eq!(acquires("granted", "exclusive"), Some(3.0));
     assert_eq!(acquires("granted", "shared"), Some(1.0));
     assert_eq!(acquires("replayed", "exclusive"), Some(1.0));
     assert!(acquires("held", "exclusive") >= Some(1.0));
+    let read_at = |source: &str| {
+        let series = "leasehold_config_reload_success_timestamp_seconds";
+        page.get(&format!("{series}{{source=\"{source}\"}}"))
+    };
+    assert!(read_at("tls") > 1_767_225_600.0, "it is 2026 or later");
+    assert_eq!(read_at("jwks"), 0.0, "there is no issuer");
     for (series, value) in [
         ("leasehold_renewals_total{outcome=\"ok\"}", 1.0),
         ("leasehold_renewals_total{outcome=\"released\"}", 1.0),
@@ -239,8 +252,10 @@ async fn an_outage_of_redis_is_counted() {
     redis.kill();
     eventually("the outage is counted", async || {
         status(counted.client.post(&lock), 503).await;
-        let [up, timeouts, errors] = read(&counted.page().await);
-        (up == 0.0 && timeouts > 0.0 && errors > 0.0).then_some(())
+        let page = counted.page().await;
+        let [up, timeouts, errors] = read(&page);
+        let waits = page.get("leasehold_store_pool_waits_total");
+        (up == 0.0 && timeouts > 0.0 && waits >= timeouts && errors > 0.0).then_some(())
     })
     .await;
 }

@@ -10,7 +10,8 @@
 -- - limit (0 for none) and permits, of a shared lease.
 -- - turns, if several attempts have received the lease: those attempts in turn, first that of the grant. If one of them is
 --   undone, the lease goes back to the one before. In place of an attempt there may be CLOSED_ATTEMPT, UNDONE_ATTEMPT for
---   that of the grant, or NO_ATTEMPT where a renewal or a step back left no attempt that may roll it back.
+--   that of the grant, REFUSED_ATTEMPT after which a young lease passes to no further attempt, or NO_ATTEMPT where a
+--   renewal or a step back left no attempt that may roll it back.
 -- - repeated, if repeated requests have changed the lease: the last of those requests. An earlier try of theirs that
 --   arrives now changes nothing.
 -- - reentered: the attempt that raised the hold count last.

@@ -28,7 +28,18 @@ end
 
 -- Whether a turn is over that the lease cannot go back to.
 local function has_ended(turn)
-    return turn == CLOSED_ATTEMPT or turn == UNDONE_ATTEMPT
+    return turn == CLOSED_ATTEMPT or turn == UNDONE_ATTEMPT or turn == REFUSED_ATTEMPT
+end
+
+-- Whether every attempt before the last one is undone.
+local function was_unused(turns)
+    for from = 1, #turns - 8, 8 do
+        local turn = string.sub(turns, from, from + 7)
+        if turn ~= UNDONE_ATTEMPT and turn ~= REFUSED_ATTEMPT then
+            return false
+        end
+    end
+    return true
 end
 
 -- Whether the lease is to end, now that the attempt is undone or its stream is closed.
@@ -38,13 +49,13 @@ local function end_turn(lease)
     if not from then
         return false
     end
-    local is_granted_to = from == 1
-    if is_close ~= '1' and not is_granted_to and not (has_right and has_ended(string.sub(turns, from - 8, from - 1))) then
+    local is_first = from == 1 or (has_right or is_close == '3') and has_ended(string.sub(turns, from - 8, from - 1))
+    if is_close ~= '1' and not is_first then
         undo_turn(lease, turns, from)
         return false
     end
     if not has_right then
-        local withdrawn = is_close == '1' and CLOSED_ATTEMPT or UNDONE_ATTEMPT
+        local withdrawn = is_close == '1' and CLOSED_ATTEMPT or is_close == '3' and REFUSED_ATTEMPT or UNDONE_ATTEMPT
         lease.options.turns = string.sub(turns, 1, from - 1) .. withdrawn .. string.sub(turns, from + 8)
         rewrite_lease(lease)
     end
@@ -57,7 +68,7 @@ end
 local function roll_back(lock, lease)
     local options = lease.options
     local turns = options.turns or attempt
-    local was_in_use = is_close == '1' or turns ~= attempt and turns ~= UNDONE_ATTEMPT .. attempt
+    local was_in_use = is_close == '1' or not was_unused(turns)
     if was_in_use and lease.until_ms <= now_ms then
         return
     end

@@ -119,7 +119,11 @@ fn a_certificate_that_cannot_be_shown_is_explained() {
         ),
         (&*own.certificate, "/nowhere", "/nowhere: cannot be read"),
         (&*own.key, &*own.key, "has no certificate in PEM form"),
-        (&*own.certificate, &*other.key, &*other.key),
+        (
+            &*own.certificate,
+            &*other.key,
+            "is not the key of the certificate in",
+        ),
     ] {
         let variables = [
             ("LEASEHOLD_CLIENT_CERT_FILE", certificate),
