@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::future::select_all;
 use tokio::task::JoinHandle;
 
-use super::{CONNECTIONS, FLOODING, judge_pace, principals, use_quietly};
+use super::{ANY_RATE, CONNECTIONS, FLOODING, judge_pace, principals, use_quietly};
 use crate::abuse::{Attacked, size};
 use crate::config::file;
 use crate::support::eventually_within;
@@ -74,7 +74,7 @@ fn flood(address: SocketAddr, is_over: &Arc<AtomicBool>) -> JoinHandle<u32> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_principal_that_floods_the_queues_is_refused_and_can_release_and_a_quiet_one_is_served() {
     let waiters_max = size(30, 10_000);
-    let quota = format!("quota = {{ waiters_max = {waiters_max} }}\n");
+    let quota = format!("quota = {{ {ANY_RATE}, waiters_max = {waiters_max} }}\n");
     let keys = file(&principals(&quota));
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = format!("redis://{}", redis.address());
