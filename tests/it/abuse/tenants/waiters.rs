@@ -18,8 +18,10 @@ use crate::waiters::http1::{Answer, Connection, Request};
 const LIMIT: &str = "waiters_per_principal";
 /// How many claims it makes at once until all of them wait.
 const BATCH: usize = 100;
-/// The process permits so many waiters of one peer, and half of so many connections.
-const ARGUMENTS: [&str; 8] = [
+/// So many requests and connections that one peer may have all the waiters.
+const ARGUMENTS: [&str; 10] = [
+    "--server-requests-max",
+    "40000",
     "--waiting-wait-max",
     "10m",
     "--server-connections-max",
