@@ -20,6 +20,8 @@ use crate::config::{KEY, OTHER_KEY, file};
 const QUOTA: &str = "[quota]\nrequests_per_second = 200\nwaiters_max = 100\n";
 /// Less than a flood sends on the slowest machine.
 const FLOODING_QUOTA: &str = "quota = { requests_per_second = 5 }\n";
+/// More requests than a flood of something else has.
+const ANY_RATE: &str = "requests_per_second = 1000000";
 /// The label of its refusals.
 const LIMIT: &str = "request_rate_per_principal";
 const FLOODING: &str = KEY;

@@ -7,7 +7,7 @@ use reqwest::{Client, Method, Response};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::{CONNECTIONS, FLOODING, judge_pace, principals, send, use_quietly};
+use super::{ANY_RATE, CONNECTIONS, FLOODING, judge_pace, principals, send, use_quietly};
 use crate::abuse::{Attacked, size};
 use crate::config::file;
 use crate::support::eventually;
@@ -101,7 +101,7 @@ async fn assert_over_quota(answer: Response) {
 async fn a_principal_that_floods_the_store_is_refused_and_can_release_and_a_quiet_one_is_served() {
     let locks_max = size(30, 100_000);
     let keys = file(&principals(&format!(
-        "quota = {{ locks_max = {locks_max} }}\n"
+        "quota = {{ {ANY_RATE}, locks_max = {locks_max} }}\n"
     )));
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = format!("redis://{}", redis.address());
