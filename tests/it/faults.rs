@@ -21,6 +21,7 @@ mod replaced;
 mod replacements;
 mod replicas;
 mod rights;
+mod sentinel_users;
 mod sentinels;
 mod silence;
 mod streams;
