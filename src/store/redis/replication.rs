@@ -260,7 +260,7 @@ impl Replication {
         let give_up = Instant::now() + self.timeout + ANSWER_WITHIN;
         match timeout_at(give_up, asking).await {
             Ok(Ok(answers)) => Ok(answers),
-            Ok(Err(error)) => Err(Failure::of(&error)),
+            Ok(Err(error)) => Err(failed(&error)),
             Err(_) => Err(Failure::timed_out()),
         }
     }
@@ -292,5 +292,15 @@ impl Replication {
         if !self.has_trouble.swap(has_trouble, Ordering::Relaxed) && has_trouble {
             self.began_trouble.notify_one();
         }
+    }
+}
+
+/// A managed service may not have the command. That lasts, as a missing right does.
+fn failed(error: &redis::RedisError) -> Failure {
+    let failure = Failure::of(error);
+    match failure.detail.contains("unknown command") {
+        true => Failure::new(Fault::Permission, Fate::MayBeDone, failure.detail)
+            .because("it has no command WAIT, which redis.wait_replicas needs"),
+        false => failure,
     }
 }
