@@ -7,6 +7,7 @@ mod clock_back;
 mod cluster_moves;
 mod crashes;
 mod events;
+mod failovers;
 mod late;
 mod late_changes;
 mod losses;
