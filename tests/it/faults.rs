@@ -11,6 +11,7 @@ mod failovers;
 mod late;
 mod late_changes;
 mod losses;
+mod neighbours;
 mod network;
 mod outages;
 mod partitions;
