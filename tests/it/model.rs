@@ -6,9 +6,9 @@
 //! every view. A failing history is shrunk and saved in `model.regressions`, which is committed.
 //! `LEASEHOLD_MODEL_SEQUENCES` sets the number of histories.
 //!
-//! It runs on `memory:`, `file:`, Redis and a Redis Cluster. Sentinels only name a Redis, so they would add nothing. A quorum
-//! may refuse two claims that meet, and shows what a majority knows, so the exact answers of the model are not the only ones
-//! that are right there: it has the contract tests, `quorum::model` and the histories.
+//! It runs on every store. A quorum may refuse two claims that meet, and shows what a majority knows; but here one request
+//! is answered after the other, and all nodes have carried it out before the next one is sent, so its answers are the exact
+//! ones, too. What it answers when claims meet or nodes fail is the subject of `quorum` and of the histories.
 
 mod histories;
 mod reference;
@@ -134,6 +134,72 @@ impl Place for Cluster {
     }
 }
 
+/// The same where Sentinels name the Redis, and a replica confirms what is reported.
+#[derive(Debug)]
+struct Sentinel;
+
+impl Place for Sentinel {
+    const TICK: Duration = Redis::TICK;
+    const IS_EXACT: bool = false;
+    const PROCESSES: usize = Redis::PROCESSES;
+
+    fn stores() -> Stores {
+        run::sentinel()
+    }
+
+    fn terms() -> BoxedStrategy<Terms> {
+        Redis::terms()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        Redis::passes()
+    }
+}
+
+/// A quorum of embedded nodes, on which time is skipped.
+#[derive(Debug)]
+struct Quorum;
+
+impl Place for Quorum {
+    const TICK: Duration = Memory::TICK;
+    const IS_EXACT: bool = true;
+    const PROCESSES: usize = 1;
+
+    fn stores() -> Stores {
+        run::quorum()
+    }
+
+    fn terms() -> BoxedStrategy<Terms> {
+        Memory::terms()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        Memory::passes()
+    }
+}
+
+/// A quorum of Redis, for two processes.
+#[derive(Debug)]
+struct QuorumOfRedis;
+
+impl Place for QuorumOfRedis {
+    const TICK: Duration = Redis::TICK;
+    const IS_EXACT: bool = false;
+    const PROCESSES: usize = Redis::PROCESSES;
+
+    fn stores() -> Stores {
+        run::quorum_redis()
+    }
+
+    fn terms() -> BoxedStrategy<Terms> {
+        Redis::terms()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        Redis::passes()
+    }
+}
+
 /// Time really passes: every end is either one tick away or far away, and three ticks pass at a time, so that even a
 /// `lock_delay` of one tick after a lease of one tick is clearly over.
 #[derive(Debug)]
@@ -214,6 +280,27 @@ prop_state_machine! {
 
     #[test]
     fn a_cluster_does_what_the_model_does(sequential 1..=50 => Run<Cluster>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(100).div_ceil(10)))]
+
+    #[test]
+    fn a_redis_that_sentinels_name_does_what_the_model_does(sequential 1..=50 => Run<Sentinel>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(100)))]
+
+    #[test]
+    fn a_quorum_does_what_the_model_does(sequential 1..=50 => Run<Quorum>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(100).div_ceil(10)))]
+
+    #[test]
+    fn a_quorum_of_redis_does_what_the_model_does(sequential 1..=50 => Run<QuorumOfRedis>);
 }
 
 prop_state_machine! {

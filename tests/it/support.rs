@@ -7,6 +7,7 @@ pub(crate) mod fixture;
 pub(crate) mod http2;
 pub(crate) mod load;
 pub(crate) mod monitor;
+pub(crate) mod neighbour;
 pub(crate) mod proxy;
 pub(crate) mod recording_listener;
 pub(crate) mod redis_server;

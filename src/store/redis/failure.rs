@@ -55,6 +55,16 @@ impl Failure {
     }
 
     pub(super) fn of(error: &RedisError) -> Self {
+        // Of a pipeline, the client library passes on few codes, and no text.
+        let in_pipeline = error.clone().into_server_errors();
+        let first = in_pipeline.as_deref().and_then(<[_]>::first);
+        match first {
+            Some((_, first)) => Self::of_one(&first.clone().into()),
+            None => Self::of_one(error),
+        }
+    }
+
+    fn of_one(error: &RedisError) -> Self {
         use Fate::{MayBeDone, NotDone};
         let failure = |fault, fate| Self::new(fault, fate, error.to_string());
         let passing = |fault, fate| Self {

@@ -224,6 +224,10 @@ impl Node {
             if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
             }
+            if failure.fault == Fault::Replica {
+                // The other connections lead to the same Redis, and each would cost another request.
+                self.recovery.moved(connection.epoch);
+            }
         })?;
         let Some(reply) = Reply::to(request.id, value) else {
             self.mismatches.fetch_add(1, Ordering::Relaxed);

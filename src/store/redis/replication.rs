@@ -267,7 +267,7 @@ impl Replication {
         let give_up = Instant::now() + self.timeout + ANSWER_WITHIN;
         match timeout_at(give_up, asking).await {
             Ok(Ok(answers)) => Ok(answers),
-            Ok(Err(error)) => Err(Failure::of(&error)),
+            Ok(Err(error)) => Err(failed(&error)),
             Err(_) => Err(Failure::timed_out()),
         }
     }
@@ -316,4 +316,14 @@ fn trace_replicas(replicas: u64, began: Instant, confirmed: &Result<(), StoreErr
             span.fail();
         }
     });
+}
+
+/// A managed service may not have the command. That lasts, as a missing right does.
+fn failed(error: &redis::RedisError) -> Failure {
+    let failure = Failure::of(error);
+    match failure.detail.contains("unknown command") {
+        true => Failure::new(Fault::Permission, Fate::MayBeDone, failure.detail)
+            .because("it has no command WAIT, which redis.wait_replicas needs"),
+        false => failure,
+    }
 }

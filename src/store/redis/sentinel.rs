@@ -225,7 +225,8 @@ impl Sentinels {
         transport: &Transport,
         endpoint: &Endpoint,
     ) -> Result<SentinelAnswer, Failure> {
-        let mut connection = transport.open(endpoint, &self.settings).await?;
+        let opening = transport.open(endpoint, &self.settings).await;
+        let mut connection = opening.map_err(denied)?;
         let sentinel = |words: &[&str]| redis::cmd("SENTINEL").arg(words).to_owned();
         // While it leads a failover, a Sentinel shows the new epoch with the former address in MASTER.
         let commands = redis::pipe()
@@ -344,8 +345,26 @@ fn refused(error: &redis::RedisError) -> Failure {
             "the server that answers is no Sentinel; check hosts and ports in the store's URL",
         )
     } else {
-        failure
+        denied(failure)
     }
+}
+
+/// The Redis that they watch may have other users, so an operator has to know who refuses.
+fn denied(failure: Failure) -> Failure {
+    let asks = failure.detail.contains("NOAUTH");
+    let reason = if failure.fault == Fault::Permission {
+        "the user may not ask a Sentinel; docs/how-to/redis.md lists the rights that it needs"
+    } else if failure.fault != Fault::Auth {
+        return failure;
+    } else if asks {
+        "a Sentinel asks for a password; write it to a file and set redis.sentinel_password_file \
+         (--redis-sentinel-password-file, LEASEHOLD_REDIS_SENTINEL_PASSWORD_FILE), or set \
+         LEASEHOLD_REDIS_SENTINEL_PASSWORD"
+    } else {
+        "a Sentinel refuses the user or the password; check redis.sentinel_username and redis.sentinel_password, \
+         which are not those of Redis"
+    };
+    failure.because(reason)
 }
 
 #[cfg(test)]

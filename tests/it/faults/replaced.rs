@@ -2,6 +2,7 @@
 
 use leasehold::domain::{Attempt, GrantKind, LockState};
 use leasehold::store::{Fault, ListQuery, StoreError};
+use tokio::runtime::{Builder, Runtime};
 
 use super::{Replica, durable_redis, lasting};
 use crate::support::eventually;
@@ -46,6 +47,45 @@ async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
     assert_eq!(keys.len(), 1, "it was granted there");
 }
 
+/// Each thread of the service has its own runtime, and each runtime its own connections. All of them lead to one Redis.
+#[test]
+fn one_answer_that_it_is_read_only_closes_all_connections() {
+    let of_servers = Runtime::new().expect("a runtime");
+    let (former, new, proxy, store) = of_servers.block_on(async {
+        let (former, new) = (durable_redis().await, durable_redis().await);
+        let proxy = Proxy::start(former.address()).await;
+        // Without periodic checks, which would detect this by themselves.
+        let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
+        (former, new, proxy, store.expect("the store opens"))
+    });
+    // One that waits for a connection for long uses one of another, which therefore has to run.
+    let threads = [(); 3].map(|()| {
+        let mut builder = Builder::new_multi_thread();
+        let builder = builder.worker_threads(1).enable_all();
+        builder.build().expect("a runtime")
+    });
+    let acquire = async || {
+        let claim = for_short(&claim());
+        let acquiring = store.acquire(&claim, Attempt::random(), None, deadline());
+        acquiring.await
+    };
+    let open = || store.health().pool.map_or(0, |pool| pool.open);
+    for thread in &threads {
+        let before = open();
+        thread.block_on(eventually("it has a connection of its own", async || {
+            acquire().await.expect("it may write");
+            (open() > before).then_some(())
+        }));
+    }
+    of_servers.block_on(replace(&former, &proxy, &new));
+    let answers = threads.iter().map(|thread| thread.block_on(acquire()));
+    let refused = answers.filter(|answer| {
+        let fault = answer.as_ref().err().map(StoreError::fault);
+        fault == Some(Fault::Replica)
+    });
+    assert_eq!(refused.count(), 1, "requests that the former primary got");
+}
+
 /// It may have old data for long, and a process that only reads would not learn that another Redis is the primary.
 #[tokio::test]
 async fn a_redis_that_became_read_only_shows_no_locks() {
@@ -57,7 +97,7 @@ async fn a_redis_that_became_read_only_shows_no_locks() {
         store.expect("the store opens")
     };
     let [looking, listing] = [open().await, open().await];
-    let claim = for_short(&claim());
+    let claim = lasting(claim());
     let granted = looking.acquire(&claim, Attempt::random(), None, deadline());
     granted.await.expect("it may write");
     let looked = async || {

@@ -10,7 +10,7 @@ use leasehold::store::{Fault, Finding, LockStore, StoreError};
 
 use super::{Replica, durable_redis, lasting};
 use crate::support::fixture::{claim, deadline, lock_of, rival};
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
 pub(super) const USER: &str = "leasehold";
@@ -201,6 +201,62 @@ async fn a_redis_that_refuses_a_starting_process_is_reported_with_the_reason() {
     let (fault, why) = refusal(&server, 0, &stores::redis_config()).await;
     assert_eq!(fault, Fault::Auth, "{why}");
     assert!(why.contains("asks for a password"), "{why}");
+}
+
+/// Those that Memorystore for Redis blocks, according to its page of constraints. Other services have most of them, or
+/// more.
+const NOT_OF_A_SERVICE: &[&str] = &[
+    "ACL",
+    "BGREWRITEAOF",
+    "BGSAVE",
+    "CLIENT",
+    "CLUSTER",
+    "COMMAND",
+    "CONFIG",
+    "DEBUG",
+    "LASTSAVE",
+    "MIGRATE",
+    "MONITOR",
+    "OBJECT",
+    "SHUTDOWN",
+    "REPLICAOF",
+    "SAVE",
+];
+
+#[tokio::test]
+async fn without_the_commands_of_operators_all_is_fine_but_nothing_is_known_of_the_disk() {
+    let server = RedisServer::start(RedisOptions {
+        without: NOT_OF_A_SERVICE,
+        ..RedisOptions::default()
+    })
+    .await;
+    let address = server.database(0);
+    let replica = Replica::open(&address).await;
+    let other = Replica::open(&address).await;
+    super::assert_hands_over(&replica, &other).await;
+    let findings = replica.service.store_health().findings;
+    assert!(findings.iter().all(|found| found.is_fine), "{findings:?}");
+    let persistence = findings.iter().find(|it| it.topic == "persistence");
+    let persistence = persistence.map(|it| it.detail.as_str()).unwrap_or_default();
+    let unknown = "append-only file whose appendfsync cannot be read";
+    assert!(persistence.starts_with(unknown), "{persistence}");
+}
+
+#[tokio::test]
+async fn a_redis_that_cannot_wait_for_replicas_is_refused_if_they_have_to_confirm() {
+    let server = RedisServer::start(RedisOptions {
+        without: &["WAIT"],
+        ..RedisOptions::default()
+    })
+    .await;
+    let store = stores::redis_store(&server.database(0), &stores::confirmed_by(1)).await;
+    match store {
+        Err(error) => {
+            assert_eq!(error.fault(), Fault::Permission, "{error}");
+            assert!(error.detail().contains("has no command WAIT"), "{error}");
+        }
+        Ok(store) => panic!("it must be refused: {:?}", store.health()),
+    }
 }
 
 #[tokio::test]

@@ -46,10 +46,11 @@ pub(super) enum Fault {
     KillSentinels,
     Reshard,
     Majority,
+    SlowNeighbour,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 24] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::KillProcess,
         Self::PauseProcess,
         Self::LosePower,
@@ -74,6 +75,7 @@ impl Fault {
         Self::KillSentinels,
         Self::Reshard,
         Self::Majority,
+        Self::SlowNeighbour,
     ];
 
     /// Its name on the command line, and its description.
@@ -144,6 +146,10 @@ impl Fault {
             Self::Majority => (
                 "majority",
                 "a majority of the nodes of the quorum is killed or stands still",
+            ),
+            Self::SlowNeighbour => (
+                "slow-neighbour",
+                "scripts of another program keep Redis busy for 300 ms, again and again",
             ),
         }
     }
@@ -281,6 +287,7 @@ impl<'a> Nemesis<'a> {
             Fault::ScriptFlush => self.script_flush().await,
             Fault::FullMemory => self.full_memory().await,
             Fault::LostPubSub => self.lost_pubsub().await,
+            Fault::SlowNeighbour => self.slow_neighbour().await,
             Fault::Cut
             | Fault::Stall
             | Fault::LoseAnswers
@@ -339,6 +346,7 @@ impl<'a> Nemesis<'a> {
             | Fault::ScriptFlush
             | Fault::FullMemory
             | Fault::LostPubSub
+            | Fault::SlowNeighbour
             | Fault::KillSentinels
             | Fault::Reshard => false,
         };

@@ -224,5 +224,5 @@ fn options_are_read_and_written() {
     let sentinel = Options::parse(sentinel).expect("they are fine");
     assert_eq!((sentinel.faults.len(), sentinel.wait_replicas), (9, 2));
     let quorum = Options::parse("--store quorum").expect("they are fine");
-    assert_eq!((quorum.faults.len(), quorum.processes), (17, 3));
+    assert_eq!((quorum.faults.len(), quorum.processes), (18, 3));
 }

@@ -1,11 +1,12 @@
 //! Runs a history on a store, and compares answers, views and tokens with the model, into whose types `seen` translates.
 
 mod seen;
+mod stores;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use leasehold::domain::{Attempt, Claim, Fence, LockName, Metadata, Token};
@@ -13,14 +14,15 @@ use leasehold::store::memory::MemoryStore;
 use leasehold::store::{LockStore as _, RESERVATION_TTL, TOMBSTONE_TTL};
 use proptest::prelude::*;
 use proptest_state_machine::StateMachineTest;
-use tokio::runtime::{Builder, Runtime};
-use tokio::sync::OnceCell;
+use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use super::histories::Histories;
 use super::reference::{
     ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX, What,
 };
+pub(super) use stores::{Stores, cluster, file, memory, quorum, quorum_redis, redis, sentinel};
+
 use crate::support::eventually_within;
 use crate::support::fixture::{
     Fixture, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
@@ -73,9 +75,6 @@ pub(super) struct Run<P> {
     place: PhantomData<P>,
 }
 
-/// The runtime and stores of a history.
-pub(super) type Stores = (Arc<Runtime>, Arc<[Fixture]>, Option<Arc<MemoryStore>>);
-
 /// The fencing tokens of one lock.
 #[derive(Debug, Default)]
 struct Fences {
@@ -88,7 +87,11 @@ impl<P: Place> StateMachineTest for Run<P> {
     type Reference = Histories<P>;
 
     fn init_test(_: &Model) -> Self {
-        let (runtime, benches, memory) = P::stores();
+        let Stores {
+            runtime,
+            benches,
+            memory,
+        } = P::stores();
         let passed = runtime.block_on(async { Instant::now() });
         let mut locks = [(); LOCKS].map(|()| fresh_name());
         locks.sort();
@@ -125,9 +128,11 @@ impl<P: Place> StateMachineTest for Run<P> {
 impl<P: Place> Run<P> {
     async fn take(&mut self, model: &Model, step: &Step) {
         let answer = self.answer(model, step).await;
+        self.settle().await;
         let mut polled = Vec::new();
         for (token, expected) in &model.polled {
             polled.push((*token, self.poll(*token).await, expected));
+            self.settle().await;
         }
         let mut views = Vec::new();
         for (lock, name) in self.locks.iter().enumerate() {
@@ -158,6 +163,13 @@ impl<P: Place> Run<P> {
             assert_eq!(memory.count_kept(), expected, "what is kept after {step:?}");
         }
         self.assert_due_waiters_are_notified(model).await;
+    }
+
+    /// Waits until all nodes of a quorum have carried out what a majority has decided: only then do they agree.
+    async fn settle(&self) {
+        for bench in self.benches.iter() {
+            bench.settled().await;
+        }
     }
 
     fn assert_agree(actual: &Seen, expected: &Seen, what: &dyn std::fmt::Display) {
@@ -335,66 +347,5 @@ impl<P: Place> Run<P> {
 
     fn ticks(duration: Duration) -> u64 {
         u64::try_from(duration.as_nanos() / P::TICK.as_nanos()).expect("a short time")
-    }
-}
-
-/// A runtime with a stopped clock.
-fn stopped() -> Runtime {
-    let mut builder = Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build();
-    runtime.expect("a runtime")
-}
-
-/// A new store in a directory, with a stopped clock.
-pub(super) fn file() -> Stores {
-    let runtime = stopped();
-    let fixture = runtime.block_on(Fixture::file());
-    (Arc::new(runtime), Arc::new([fixture]), None)
-}
-
-/// A new embedded store with a stopped clock.
-pub(super) fn memory() -> Stores {
-    let runtime = stopped();
-    let memory = runtime.block_on(async { Arc::new(MemoryStore::new(100_000)) });
-    let fixture = Fixture::on(Arc::clone(&memory) as _, None);
-    (Arc::new(runtime), Arc::new([fixture]), Some(memory))
-}
-
-/// One Redis for all histories, which use different locks.
-pub(super) fn redis() -> Stores {
-    static SHARED: Shared = Shared::new();
-    SHARED.stores(async || Fixture::redis().await)
-}
-
-/// The same with one Redis Cluster.
-pub(super) fn cluster() -> Stores {
-    static SHARED: Shared = Shared::new();
-    SHARED.stores(async || Fixture::cluster().await)
-}
-
-/// The stores of two processes that all histories use.
-struct Shared {
-    runtime: LazyLock<Arc<Runtime>>,
-    benches: OnceCell<Arc<[Fixture]>>,
-}
-
-impl Shared {
-    const fn new() -> Self {
-        Self {
-            runtime: LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime"))),
-            benches: OnceCell::const_new(),
-        }
-    }
-
-    fn stores(&self, first: impl AsyncFnOnce() -> Fixture) -> Stores {
-        let opened = self.benches.get_or_init(|| async {
-            let first = first().await;
-            let second = first.another_process().await;
-            first.listens().await;
-            second.listens().await;
-            [first, second].into()
-        });
-        let benches = self.runtime.block_on(opened);
-        (Arc::clone(&self.runtime), Arc::clone(benches), None)
     }
 }

@@ -18,7 +18,7 @@ use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
 use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::quorum::{Drift, QuorumStore};
+use leasehold::store::quorum::QuorumStore;
 use leasehold::store::{Deadlines, LockStore, TOMBSTONE_TTL};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -70,7 +70,9 @@ pub(crate) struct Fixture {
     cluster: Option<BorrowedCluster>,
     /// The directory of the store, removed with the fixture.
     directory: Option<TempDir>,
-    /// The nodes of a quorum; `redis` is the first of them.
+    /// The store, if it is a quorum.
+    quorum: Option<Arc<QuorumStore>>,
+    /// The nodes of a quorum of Redis; `redis` is the first of them.
     nodes: Option<QuorumNodes>,
 }
 
@@ -81,8 +83,8 @@ pub(crate) struct FixtureRedis {
     pub(crate) server: &'static RedisServer,
     /// This fixture's own.
     pub(crate) database: u16,
-    /// What names it, and who signed its certificate, if it is found by Sentinels.
-    watching: Option<&'static (Sentinels, Authority)>,
+    /// What names it, and who signed its certificate if it has one, if it is found by Sentinels.
+    watching: Option<&'static (Sentinels, Option<Authority>)>,
     /// How many replicas confirm what is reported.
     replicas: usize,
 }
@@ -112,7 +114,8 @@ impl FixtureRedis {
         let store = match self.watching {
             None => stores::redis_store(&self.server.database(self.database), &config).await,
             Some((sentinels, authority)) => {
-                let tls = authority.trusted();
+                let tls = authority.as_ref().map(Authority::trusted);
+                let tls = tls.unwrap_or_default();
                 let address = sentinels.database(self.database);
                 stores::sentinel_store(&address, &RedisConfig { tls, ..config }).await
             }
@@ -157,22 +160,15 @@ impl Fixture {
         Self::on(Arc::new(MemoryStore::new(100_000)), None)
     }
 
-    /// A fresh quorum of embedded stores. The runtime's clock must be stopped.
-    pub(crate) async fn quorum() -> Self {
-        Self::on(
-            Arc::new(QuorumStore::new(stores::nodes(), Drift::NONE)),
-            None,
-        )
-    }
-
     /// A Redis store on its own database, in the Redis that all fixtures of this test process share.
     pub(crate) async fn redis() -> Self {
         Self::on_redis(FixtureRedis::unused().await).await
     }
 
-    /// The same by a Sentinel, with TLS to both.
-    pub(crate) async fn sentinel() -> Self {
-        static SERVER: OnceCell<(RedisServer, (Sentinels, Authority))> = OnceCell::const_new();
+    /// The same by a Sentinel, with TLS to both, and without a replica that has to confirm anything (`fast`).
+    pub(crate) async fn sentinel_fast() -> Self {
+        static SERVER: OnceCell<(RedisServer, (Sentinels, Option<Authority>))> =
+            OnceCell::const_new();
         static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
         let started = SERVER.get_or_init(async || {
             let authority = Authority::new();
@@ -185,7 +181,7 @@ impl Fixture {
             let server = RedisServer::start(options).await;
             let primary = server.encrypted_database(0).port;
             let sentinels = Sentinels::watch(primary, 1, Some(&files)).await;
-            (server, (sentinels, authority))
+            (server, (sentinels, Some(authority)))
         });
         let (server, watching) = started.await;
         Self::on_redis(FixtureRedis {
@@ -197,9 +193,10 @@ impl Fixture {
         .await
     }
 
-    /// A Redis store whose reports wait for a replica.
-    pub(crate) async fn replicated() -> Self {
-        static SERVERS: OnceCell<[RedisServer; 2]> = OnceCell::const_new();
+    /// The same without TLS, where reports wait for a replica (`safe`).
+    pub(crate) async fn sentinel_safe() -> Self {
+        static SERVERS: OnceCell<([RedisServer; 2], (Sentinels, Option<Authority>))> =
+            OnceCell::const_new();
         static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
         let started = SERVERS.get_or_init(async || {
             let options = RedisOptions {
@@ -208,13 +205,17 @@ impl Fixture {
             };
             let primary = RedisServer::start(options.clone()).await;
             let replica = primary.replica(options).await;
-            [primary, replica]
+            // Never promoted: on a busy machine the primary may be silent for as long as a Sentinel waits.
+            let priority = ["CONFIG", "SET", "replica-priority", "0"];
+            replica.command(&priority).await;
+            let sentinels = Sentinels::watch(primary.port(), 1, None).await;
+            ([primary, replica], (sentinels, None))
         });
-        let [server, _] = started.await;
+        let ([server, _], watching) = started.await;
         Self::on_redis(FixtureRedis {
             server,
             database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
-            watching: None,
+            watching: Some(watching),
             replicas: 1,
         })
         .await
@@ -263,6 +264,7 @@ impl Fixture {
             redis,
             cluster: None,
             directory: None,
+            quorum: None,
             nodes: None,
         }
     }
@@ -308,9 +310,7 @@ impl Fixture {
             }
             return &self.listener;
         }
-        if let Some(nodes) = &self.nodes {
-            nodes.settled().await;
-        }
+        self.settled().await;
         // The messages to one process arrive in order. So once the reservation of an otherwise unused lock has arrived,
         // all earlier messages have. Evicted, because the answer to a release may carry the reservation instead.
         let last = claim();

@@ -19,11 +19,16 @@ const DOWN_AFTER_MS: u64 = 500;
 /// Name and password of the processes, where they are another user than Sentinels and replicas.
 pub(crate) const PROCESSES: [&str; 2] = ["processes", "password"];
 
+/// Name and password by which the Sentinels know each other, where they ask for them.
+const PEERS: [&str; 2] = ["peers", "of-the-sentinels"];
+
 /// Some Sentinels, which know each other from the start.
 pub(crate) struct Sentinels {
     ports: Vec<u16>,
     processes: Vec<Option<Process>>,
     is_encrypted: bool,
+    /// Whether they ask who connects.
+    is_closed: bool,
     /// Of their configuration files, which they rewrite.
     directory: TempDir,
 }
@@ -75,6 +80,7 @@ impl Sentinels {
             processes: ports.iter().map(|_| None).collect(),
             ports,
             is_encrypted: tls.is_some(),
+            is_closed: false,
             directory,
         };
         for number in 0..count {
@@ -107,6 +113,48 @@ impl Sentinels {
             database: database.into(),
             is_encrypted: self.is_encrypted,
         }
+    }
+
+    /// Gives a user these rights and this password at each of them, and refuses everybody without a password.
+    pub(crate) async fn admit_only(&mut self, user: &str, password: &str, rights: &str) {
+        let [peer, secret] = PEERS;
+        for number in 0..self.ports.len() {
+            let set = ["CONFIG", "SET"];
+            for (key, value) in [("sentinel-user", peer), ("sentinel-pass", secret)] {
+                let words = [&set[..], &[key, value]].concat();
+                self.ask::<redis::Value>(number, &words).await;
+            }
+            let all = "~* &* +@all";
+            for (user, password, rights) in [(peer, secret, all), (user, password, rights)] {
+                self.set_user(number, user, password, rights).await;
+            }
+            if user != "default" {
+                let mut off = redis::cmd("ACL");
+                off.arg(&["SETUSER", "default", "off"]);
+                let done: Option<String> = self.send(number, &off).await;
+                done.expect("a Sentinel has users");
+            }
+        }
+        self.is_closed = true;
+    }
+
+    /// Gives a user another password at each of them.
+    pub(crate) async fn change_password(&self, user: &str, password: &str) {
+        for number in 0..self.ports.len() {
+            let mut change = redis::cmd("ACL");
+            change.arg(&["SETUSER", user, "resetpass", &format!(">{password}")]);
+            let done: Option<String> = self.send(number, &change).await;
+            done.expect("a Sentinel has users");
+        }
+    }
+
+    async fn set_user(&self, number: usize, user: &str, password: &str, rights: &str) {
+        let password = format!(">{password}");
+        let mut command = redis::cmd("ACL");
+        command.arg(&["SETUSER", user, "reset", "on", &password]);
+        command.arg(rights.split(' ').collect::<Vec<_>>());
+        let done: Option<String> = self.send(number, &command).await;
+        done.expect("a Sentinel has users");
     }
 
     /// Kills one of them.
@@ -170,12 +218,19 @@ impl Sentinels {
 
     /// How many connections listen to messages of theirs, in all.
     pub(crate) async fn listeners(&self) -> Option<usize> {
+        self.listeners_as("default").await
+    }
+
+    /// How many of them are those of a user.
+    pub(crate) async fn listeners_as(&self, user: &str) -> Option<usize> {
         let mut all = 0;
         for number in 0..self.ports.len() {
             let mut command = redis::cmd("CLIENT");
             command.arg(&["LIST", "TYPE", "pubsub"]);
             let list: String = self.send(number, &command).await?;
-            all += list.matches(" sub=1 ").count();
+            let user = format!(" user={user} ");
+            let listening = list.lines().filter(|line| line.contains(" sub=1 "));
+            all += listening.filter(|line| line.contains(&user)).count();
         }
         Some(all)
     }
@@ -186,7 +241,12 @@ impl Sentinels {
     }
 
     async fn send<T: FromRedisValue>(&self, number: usize, command: &Cmd) -> Option<T> {
-        let url = format!("redis://127.0.0.1:{}", self.ports[number]);
+        let [name, password] = PEERS;
+        let login = match self.is_closed {
+            true => format!("{name}:{password}@"),
+            false => String::new(),
+        };
+        let url = format!("redis://{login}127.0.0.1:{}", self.ports[number]);
         let client = Client::open(url).expect("a URL");
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;
         command.query_async(&mut connection).await.ok()

@@ -41,6 +41,7 @@ pub(super) fn effect(fault: Fault, on_one: Effect) -> Effect {
         | Fault::ScriptFlush
         | Fault::FullMemory
         | Fault::LostPubSub
+        | Fault::SlowNeighbour
         | Fault::Failover
         | Fault::PlannedFailover
         | Fault::Partition

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::record::{ClockStep, Effect, Micros};
 use super::{Nemesis, Struck};
 use crate::support::eventually;
+use crate::support::neighbour;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::Persistence;
 
@@ -191,5 +192,22 @@ impl Nemesis<'_> {
             sleep(Duration::from_millis(200)).await;
         }
         self.struck(from, Effect::Slower, cut)
+    }
+
+    /// Scripts of another program run for 300 ms each second, and Redis answers all others `BUSY` meanwhile.
+    pub(super) async fn slow_neighbour(&mut self) -> Struck {
+        let redis = &self.store().redis;
+        let before = redis.busy_answers().await;
+        let steps = redis.steps_in(neighbour::BUSY).await;
+        redis.answers_busy_after(20).await;
+        let from = self.recorder.now();
+        for _ in 0..5 {
+            self.store().redis.spin(steps).await;
+            sleep(neighbour::PAUSE).await;
+        }
+        let redis = &self.store().redis;
+        redis.answers_busy_after(5_000).await;
+        let answers = redis.busy_answers().await.saturating_sub(before);
+        self.struck(from, Effect::Slower, answers)
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct RedisOptions {
     pub(crate) loads_slowly: bool,
     /// The files for TLS, on a port of its own beside the one without.
     pub(crate) tls: Option<TlsFiles>,
+    /// Commands that it does not have, as in a managed service.
+    pub(crate) without: &'static [&'static str],
     /// The environment, for a preloaded library.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
@@ -55,6 +57,7 @@ impl Default for RedisOptions {
             is_cluster_node: false,
             loads_slowly: false,
             tls: None,
+            without: &[],
             environment: Vec::new(),
         }
     }
@@ -114,9 +117,10 @@ impl RedisOptions {
                 options.push(("tls-cluster", "yes".to_owned()));
             }
         }
-        options
-            .into_iter()
-            .flat_map(|(option, value)| [format!("--{option}"), value])
-            .collect()
+        let options = options.into_iter();
+        let options = options.flat_map(|(option, value)| [format!("--{option}"), value]);
+        let missing = self.without.iter();
+        let missing = missing.flat_map(|name| ["--rename-command", name, ""].map(str::to_owned));
+        options.chain(missing).collect()
     }
 }
