@@ -1,6 +1,5 @@
 //! Lock names and their buckets. How a store derives its keys from names is up to the store.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -71,13 +70,6 @@ fn fingerprint(text: &str) -> u64 {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
     hash
-}
-
-/// Names sort and compare by their text, so a `&str` can look them up.
-impl Borrow<str> for LockName {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
 }
 
 fn is_allowed(letter: char) -> bool {

@@ -237,7 +237,7 @@ impl Place for RedisInTime {
     clippy::disallowed_methods,
     reason = "a knob of the tests is no configuration of the service"
 )]
-fn sequences(default: u32) -> u32 {
+pub(crate) fn sequences(default: u32) -> u32 {
     match std::env::var("LEASEHOLD_MODEL_SEQUENCES") {
         Ok(number) => number
             .parse()

@@ -2,12 +2,15 @@
 //! atomic steps, and all events between them in every order.
 //!
 //! The model is the queue in the contract of [`LockStore`](leasehold::store::LockStore) and in `src/store/redis/lua`,
-//! and the polling of the service. It shares no code with them, so it proves the design only; `contract` and `history` test
-//! the code. `properties` has the checked properties, `scenario` the possible faults. The tests also check that the
-//! properties are effective: each [`Mistake`] breaks one.
+//! and the polling of the service. It shares no code with them, but `recorded` has every step of recorded runs of the code
+//! follow it, so the two cannot differ for one process; `contract` and `history` test what several do. `properties` has the
+//! checked properties, `scenario` the possible faults. The tests also check that the properties are effective: each
+//! [`Mistake`] breaks one.
 
+mod calls;
 mod model;
 mod properties;
+mod recorded;
 mod scenario;
 mod state;
 mod steps;

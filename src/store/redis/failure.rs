@@ -175,6 +175,14 @@ impl Failure {
         self.may_be_done && matches!(self.fault, Fault::Io | Fault::Protocol | Fault::Timeout)
     }
 
+    /// Whether another connection may do better than the one that it came over, which may be broken or lead to a Redis that is
+    /// no primary any more. Another one has the same rights; and while a slot moves, none could be verified.
+    pub(super) fn casts_doubt_on_connection(&self) -> bool {
+        let is_answer = self.fault == Fault::Permission || self.is_moving();
+        let is_of_role = matches!(self.fault, Fault::Replica | Fault::ReadOnly);
+        self.may_be_done && !is_answer || is_of_role
+    }
+
     /// An answer that belongs to another request, or that its script cannot have given.
     pub(super) fn corrupt(detail: &str) -> Self {
         Self::new(Fault::Corrupt, Fate::MayBeDone, detail)

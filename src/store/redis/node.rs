@@ -214,14 +214,10 @@ impl Node {
                 Box::pin(self.redirected(request, deadline, &command, failure, &connection)).await;
         }
         let value = answer.inspect_err(|failure| {
-            // Another connection has the same rights, but may lead to another Redis. While the slot moves, none could be
-            // verified.
-            let is_answer = failure.fault == Fault::Permission || failure.is_moving();
-            let is_doubtful = failure.may_be_done && !is_answer;
             if failure.is_cluster_down() {
                 self.may_have_moved(connection.generation);
             }
-            if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
+            if failure.casts_doubt_on_connection() {
                 connection.abandon();
             }
             if failure.fault == Fault::Replica {

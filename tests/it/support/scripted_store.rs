@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::config::WaitingConfig;
-use leasehold::domain::{Claim, Ticket, Token};
+use leasehold::domain::{Acquired, Attempt, Claim, LockName, LockView, Ticket, Token};
 use leasehold::service::LockService;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Fault, Listener, LockStore, StoreError, StoreHealth, StoreResult};
 use leasehold::telemetry::Metrics;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::stores::{OPERATION_TIMEOUT, service_with, waiting_config};
 use messages::Messages;
@@ -55,6 +55,16 @@ pub(crate) enum Operation {
     CountLeases,
 }
 
+/// An operation that the store has executed, whatever became of the answer, and the lock after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Executed {
+    pub(crate) operation: Operation,
+    pub(crate) token: Token,
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) answer: Option<Acquired>,
+    pub(crate) view: LockView,
+}
+
 #[derive(Debug)]
 pub(crate) struct ScriptedStore {
     /// The store below, for operations without a fault.
@@ -79,6 +89,8 @@ pub(crate) struct ScriptedStore {
     polls: Mutex<Vec<(Token, Option<Ticket>)>>,
     /// The clean-up operations, in order.
     cleanups: Mutex<Vec<Operation>>,
+    /// The operations on the queue as the store executed them, in order, if they are recorded.
+    executed: Mutex<Option<Vec<Executed>>>,
     messages: Arc<Messages>,
     pub(crate) event_deliveries: Mutex<Vec<bool>>,
 }
@@ -107,6 +119,7 @@ impl ScriptedStore {
             health: None,
             polls: Mutex::default(),
             cleanups: Mutex::default(),
+            executed: Mutex::default(),
             messages,
             event_deliveries: Mutex::default(),
         }
@@ -248,6 +261,44 @@ impl ScriptedStore {
     /// The suspensions and withdrawals so far.
     pub(crate) fn cleanups(&self) -> Vec<Operation> {
         self.cleanups.lock().unwrap().clone()
+    }
+
+    /// Records the acquires, suspensions, withdrawals and releases from now on.
+    pub(crate) fn records_operations(&self) {
+        *self.executed.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// What was recorded since the last time.
+    pub(crate) fn take_executed(&self) -> Vec<Executed> {
+        let mut executed = self.executed.lock().unwrap();
+        executed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    async fn note(
+        &self,
+        operation: Operation,
+        name: &LockName,
+        token: Token,
+        (attempt, answer): (Option<Attempt>, Option<&Acquired>),
+    ) {
+        if self.executed.lock().unwrap().is_none() {
+            return;
+        }
+        let deadline = Instant::now() + OPERATION_TIMEOUT;
+        let view = self.store.inspect(name, deadline).await;
+        let executed = Executed {
+            operation,
+            token,
+            attempt,
+            answer: answer.cloned(),
+            view: view.expect("an embedded store answers"),
+        };
+        self.executed
+            .lock()
+            .unwrap()
+            .as_mut()
+            .unwrap()
+            .push(executed);
     }
 
     /// Sets whether the store is unreachable.

@@ -6,6 +6,7 @@
 use stateright::{Model, Property};
 
 use super::Mistake;
+use super::calls::Calls;
 use super::properties;
 use super::scenario::{ATTEMPTS, CLAIMS, PROCESSES, Scenario, UNLUCKY};
 use super::state::{Client, Phase, Process, State};
@@ -90,12 +91,7 @@ impl Model for Scenario {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut state = *last;
-        self.step(&mut state, action);
-        if action != Action::Tick {
-            state.seen.is_unreserved = state.store.is_unreserved() && !last.store.is_unreserved();
-        }
-        state.forget();
+        let state = self.after(last, action);
         // A step must change the state: otherwise a final state would not be detected as an end.
         (state != *last).then_some(state)
     }
@@ -106,6 +102,20 @@ impl Model for Scenario {
 }
 
 impl Scenario {
+    /// The state after a step.
+    pub(super) fn after(&self, last: &State, action: Action) -> State {
+        let mut state = State {
+            calls: Calls::default(),
+            ..*last
+        };
+        self.step(&mut state, action);
+        if action != Action::Tick {
+            state.seen.is_unreserved = state.store.is_unreserved() && !last.store.is_unreserved();
+        }
+        state.forget();
+        state
+    }
+
     fn of_client(&self, state: &State, claim: usize, actions: &mut Vec<Action>) {
         match state.clients[claim] {
             Client::Idle if state.runs(self.target(state, claim, 0)) => {
@@ -137,7 +147,8 @@ impl Scenario {
             // The message is not removed, so that it may arrive twice or late.
             actions.push(Action::Receive(process));
         }
-        if !state.has_polled[process] && self.mistake != Some(Mistake::WakesByMessageAlone) {
+        if self.mistake != Some(Mistake::WakesByMessageAlone) {
+            // As often as it likes, and at least once in each step of time.
             actions.push(Action::Poll(process));
             if state.delays_left > 0 && state.first_waiting(process).is_some() {
                 actions.push(Action::PollWithoutReply(process));

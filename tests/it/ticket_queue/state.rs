@@ -1,5 +1,6 @@
 //! The state of clients, processes and the network around the store.
 
+use super::calls::Calls;
 use super::properties;
 use super::scenario::{ATTEMPTS, CLAIMS, PROCESSES, Scenario};
 use super::store::{Poll, Store, count_down};
@@ -67,6 +68,8 @@ pub(super) struct State {
     pub(super) delays_left: u8,
     pub(super) may_pause: bool,
     pub(super) seen: Seen,
+    /// What the last step asked of the store.
+    pub(super) calls: Calls,
 }
 
 /// The history that the properties need.

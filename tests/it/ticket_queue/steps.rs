@@ -1,6 +1,7 @@
 //! The effect of each step.
 
 use super::Mistake;
+use super::calls::Call;
 use super::model::Action;
 use super::scenario::{ATTEMPTS, CLAIMS, PROCESSES, Scenario, UNLUCKY, WAIT};
 use super::state::{Client, Phase, Process, Request, State};
@@ -21,6 +22,7 @@ impl Scenario {
                 state.clients[claim] = Client::Away { may_come_again };
             }
             Action::Release(claim) => {
+                state.calls.add(Call::Release(claim));
                 state.store.release(claim, self.mistake);
                 if claim != OUTSIDER {
                     state.clients[claim] = Client::Done;
@@ -70,6 +72,9 @@ impl Scenario {
     fn post(&self, state: &mut State, claim: usize, attempt: usize) {
         self.begin(state, claim, attempt);
         self.poll(state, claim, attempt);
+        // The next regular poll of a queue is one interval after the last poll of its head.
+        let process = self.target(state, claim, attempt);
+        state.has_polled[process] |= state.first_waiting(process) == Some((claim, attempt));
     }
 
     fn begin(&self, state: &mut State, claim: usize, attempt: usize) {
@@ -119,7 +124,7 @@ impl Scenario {
     }
 
     /// Polls and gets the reply. Returns whether the store had lost the place.
-    fn poll(&self, state: &mut State, claim: usize, attempt: usize) -> bool {
+    pub(super) fn poll(&self, state: &mut State, claim: usize, attempt: usize) -> bool {
         let poll = self.request(state, claim, attempt);
         let answer = self.execute(state, poll);
         let request = &mut state.requests[claim][attempt];
@@ -174,6 +179,9 @@ impl Scenario {
     fn execute(&self, state: &mut State, poll: Poll) -> Answer {
         let before = state.store;
         let answer = state.store.acquire(poll, self.mistake);
+        state
+            .calls
+            .add(Call::Acquire(poll.claim, poll.attempt, answer.into()));
         // Two requests got the lease, and the store cannot know whether it was delivered.
         state.seen.is_undelivered[poll.claim] |= answer == Answer::Replayed;
         if answer == Answer::Granted && before.leases[poll.claim].is_none() {
@@ -240,6 +248,7 @@ impl Scenario {
         } else {
             Phase::Over
         };
+        state.calls.add(Call::Withdraw(claim, attempt));
         state.store.withdraw(claim, attempt, self.mistake);
     }
 
@@ -253,6 +262,7 @@ impl Scenario {
             Phase::Over | Phase::Waiting | Phase::Answering => return,
             Phase::Suspending { .. } | Phase::Withdrawing { .. } => Phase::Over,
         };
+        state.calls.add(Call::Suspend(claim));
         state.store.suspend(claim, process, self.mistake);
         self.call(state, claim, process);
         if state.is_there(claim, attempt) {

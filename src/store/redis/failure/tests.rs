@@ -59,6 +59,35 @@ fn a_cluster_that_is_down_has_an_outage_and_a_slot_that_has_moved_has_none() {
 }
 
 #[test]
+fn a_connection_survives_an_answer_that_another_one_would_get_too() {
+    for (answer, is_doubted) in [
+        (
+            "ERR Script attempted to access a non local key in a cluster node script: on @user_script:1.",
+            false,
+        ),
+        (
+            "ERR ACL failure in script: User u has no permissions script: on @user_script:1.",
+            false,
+        ),
+        (
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            false,
+        ),
+        (
+            "WRONGTYPE Operation against a key script: on @user_script:1.",
+            true,
+        ),
+        (
+            "READONLY You can't write against a read only replica.",
+            true,
+        ),
+    ] {
+        let failure = failure(answer);
+        assert_eq!(failure.casts_doubt_on_connection(), is_doubted, "{answer}");
+    }
+}
+
+#[test]
 fn a_server_that_is_no_redis_is_recognised() {
     let error = redis::parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n");
     let failure = Failure::of(&error.expect_err("not an answer of Redis"));

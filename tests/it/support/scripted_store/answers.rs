@@ -59,7 +59,13 @@ impl LockStore for ScriptedStore {
         let answer = async {
             match self.is_recovering.load(Ordering::Relaxed) {
                 true => Ok(recovering(request)),
-                false => self.store.acquire(claim, attempt, request, deadline).await,
+                false => {
+                    let answer = self.store.acquire(claim, attempt, request, deadline).await;
+                    let seen = (Some(attempt), answer.as_ref().ok());
+                    self.note(Operation::Acquire, &claim.names[0], claim.token, seen)
+                        .await;
+                    answer
+                }
             }
         };
         let answer = self.run(Operation::Acquire, answer);
@@ -78,7 +84,13 @@ impl LockStore for ScriptedStore {
                     position: Some(FIRST),
                     blocked_by: Vec::new(),
                 }),
-                false => self.store.suspend(claim, options, deadline).await,
+                false => {
+                    let answer = self.store.suspend(claim, options, deadline).await;
+                    let name = &claim.names[0];
+                    self.note(Operation::Suspend, name, claim.token, (None, None))
+                        .await;
+                    answer
+                }
             }
         };
         self.run(Operation::Suspend, answer).await
@@ -91,7 +103,16 @@ impl LockStore for ScriptedStore {
         rollback: Rollback,
         deadline: Instant,
     ) -> StoreResult<()> {
-        let answer = self.store.withdraw(claim, attempt, rollback, deadline);
+        let answer = async {
+            let answer = self
+                .store
+                .withdraw(claim, attempt, rollback, deadline)
+                .await;
+            let (name, seen) = (&claim.names[0], (Some(attempt), None));
+            self.note(Operation::Withdraw, name, claim.token, seen)
+                .await;
+            answer
+        };
         self.run(Operation::Withdraw, answer).await
     }
 
@@ -113,7 +134,12 @@ impl LockStore for ScriptedStore {
         step_back: Option<StepBack>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
-        let answer = self.store.release(names, token, step_back, deadline);
+        let answer = async {
+            let answer = self.store.release(names, token, step_back, deadline).await;
+            self.note(Operation::Release, &names[0], token, (None, None))
+                .await;
+            answer
+        };
         self.run(Operation::Release, answer).await
     }
 

@@ -9,6 +9,15 @@ impl Store {
         self.tickets[claim].map(|ticket| ticket.sequence)
     }
 
+    /// The claims in the queue of this process, in their order.
+    pub(in crate::ticket_queue) fn waiters(&self, process: usize) -> Vec<usize> {
+        let sequences = self.process_queues[process].sequences.iter().enumerate();
+        let waiting = sequences.filter_map(|(claim, sequence)| Some(((*sequence)?, claim)));
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, claim)| claim).collect()
+    }
+
     /// Whether a claim in the queue of this process would be granted the lock if it polled now.
     pub(in crate::ticket_queue) fn would_grant(
         mut self,
