@@ -1,23 +1,24 @@
 //! A Redis Cluster of three primaries beside one Redis: what a grant takes in Redis, and how evenly the primaries share the
-//! work. A primary gets a part of the requests. With as many in flight as at one Redis it therefore reads fewer at once and
-//! takes more time for each, so like is compared with like: the cluster has three times the connections, so that as many
-//! requests are in flight for each primary as for the one Redis. What the mode itself costs is shown by the same script sent
-//! straight to both, with equally many calls at a time.
+//! work. What a Redis takes for a request depends most on how many it reads at once, and a primary gets a part of the
+//! requests. So the cluster is compared with one Redis that has equally many requests in flight, in all and for each
+//! primary; and with the one Redis that, of several numbers of connections, reads most nearly as many at once. What the
+//! mode itself costs is shown by the same script sent straight to both, with equally many calls at a time.
 
 use tokio::time::{Duration, sleep};
 
 use super::{Plan, ratios, redis_floor, redis_pid, redis_url};
 use crate::machine::{Served, cpu_seconds, undisturbed};
 use crate::redis_server::{RedisOptions, RedisServer};
-use crate::report::Finding;
+use crate::report::{Finding, median};
 use crate::wrk::{Load, Script, Wrk};
 
 const NAME: &str = "cluster";
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
-/// For each Redis: few, so that it is not busy, and many.
 const FEW: usize = 21;
 const MANY: usize = FEW * PRIMARIES;
+/// Of the one Redis; the last two have as many for one Redis as the cluster has for each primary.
+const ON_ONE: [usize; 4] = [3, 7, FEW, MANY];
 /// How many calls of the script Redis gets at a time, and for how long.
 const AT_A_TIME: [&str; 3] = ["1", "4", "16"];
 const STRAIGHT_SECONDS_MAX: f64 = 2.0;
@@ -27,7 +28,7 @@ const WARM_UP_SECONDS: f64 = 1.0;
 const CLUSTER_WARM_UP_SECONDS: f64 = 10.0;
 
 pub(super) async fn run(plan: Plan) -> Vec<Finding> {
-    let mut alone = [FEW, MANY].map(Rounds::on_one);
+    let mut alone = ON_ONE.map(Rounds::on_one);
     let mut cluster = [FEW, MANY].map(|each| Rounds::on_cluster(each * PRIMARIES));
     let mut straight = Vec::new();
     for round in 1..=plan.rounds {
@@ -129,6 +130,18 @@ impl Rounds {
         }
     }
 
+    /// The CPU time of Redis and of the service, over that of the others.
+    fn over(&self, other: &Self) -> [Finding; 2] {
+        let over = |party, of: fn(&Self) -> &[f64]| {
+            let figure = format!("{party}: acquire {} over {}", self.name, other.name);
+            Finding::new(NAME, figure, "", ratios(of(self), of(other)))
+        };
+        [
+            over("Redis", |rounds| &rounds.redis_us),
+            over("service", |rounds| &rounds.service_us),
+        ]
+    }
+
     async fn measure(&mut self, served: &Served, nodes: &[RedisServer], seconds: f64) {
         let measure = async || Measured::of(served, nodes, self.connections, seconds).await;
         let measured = undisturbed(measure).await;
@@ -145,28 +158,26 @@ impl Rounds {
     }
 }
 
-fn findings(alone: &[Rounds; 2], cluster: &[Rounds; 2]) -> Vec<Finding> {
+fn findings(alone: &[Rounds; 4], cluster: &[Rounds; 2]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let [few, many] = alone;
+    let [.., few, many] = alone;
     let [cluster_few, cluster_many] = cluster;
-    for (cluster, one, connections) in [
-        (cluster_few, few, "as many connections for each primary"),
-        (cluster_many, many, "as many connections for each primary"),
-        (cluster_few, many, "as many connections in all"),
+    for (cluster, one) in [
+        (cluster_few, few),
+        (cluster_many, many),
+        (cluster_few, many),
     ] {
-        let over_one = |party: &str, cluster_us: &[f64], one_us: &[f64]| {
-            let name = format!(
-                "{party}: acquire {} over one Redis with {connections}",
-                cluster.name
-            );
-            Finding::new(NAME, name, "", ratios(cluster_us, one_us))
-        };
-        let redis = over_one("Redis", &cluster.redis_us, &one.redis_us);
-        findings.push(match cluster.connections / one.connections {
-            PRIMARIES => redis.at_most(1.1),
-            _ => redis,
-        });
-        findings.push(over_one("service", &cluster.service_us, &one.service_us));
+        findings.extend(Rounds::over(cluster, one));
+    }
+    for cluster in cluster {
+        let at_once = median(&cluster.requests_per_read);
+        let distance = |one: &&Rounds| (median(&one.requests_per_read) / at_once).ln().abs();
+        let nearest = alone
+            .iter()
+            .min_by(|one, other| distance(one).total_cmp(&distance(other)));
+        let [redis, _] = Rounds::over(cluster, nearest.expect("there are some"));
+        let figure = format!("{}, which reads about as many at once", redis.figure);
+        findings.push(Finding { figure, ..redis }.at_most(1.1));
     }
     for rounds in cluster {
         let name = format!("the busiest primary over an equal share, {}", rounds.name);

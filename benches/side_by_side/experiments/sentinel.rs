@@ -41,7 +41,13 @@ struct Series {
 pub(super) async fn run(plan: Plan) -> Vec<Finding> {
     let watched = Watched::start().await;
     let sentinel_url = watched.url();
-    let confirmed = ["--redis-wait-replicas", &REPLICAS.to_string()];
+    let confirmed = [
+        "--redis-wait-replicas",
+        &REPLICAS.to_string(),
+        // Shorter than an operation may take. All processes share a few cores, so replicas may be late here.
+        "--redis-wait-timeout",
+        "900ms",
+    ];
     let served = [
         Served::leasehold(&redis_url(&watched.primary), &[]),
         Served::leasehold(&sentinel_url, &[]),
