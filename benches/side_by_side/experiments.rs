@@ -16,6 +16,7 @@ mod quorum;
 mod redis_floor;
 mod redis_memory;
 mod run;
+mod sentinel;
 mod throughput;
 mod waiters;
 
@@ -50,7 +51,7 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 17] = [
+pub(crate) const ALL: [(&str, Experiment); 18] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
     ("cpu_time", |plan| Box::pin(cpu_time::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
@@ -63,6 +64,7 @@ pub(crate) const ALL: [(&str, Experiment); 17] = [
     ("instructions", |_| Box::pin(instructions::run())),
     ("idle", |plan| Box::pin(idle::run(plan))),
     ("processes", |plan| Box::pin(processes::run(plan))),
+    ("sentinel", |plan| Box::pin(sentinel::run(plan))),
     ("cluster", |plan| Box::pin(cluster::run(plan))),
     ("quorum", |plan| Box::pin(quorum::run(plan))),
     ("file", |plan| Box::pin(file::run(plan))),

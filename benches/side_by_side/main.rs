@@ -21,6 +21,9 @@ mod machine;
 #[path = "../../tests/it/support/monitor.rs"]
 mod monitor;
 mod plot;
+#[allow(dead_code, reason = "tests need more of it than a measurement does")]
+#[path = "../../tests/it/support/polling.rs"]
+mod polling;
 #[allow(
     dead_code,
     unused_imports,
@@ -28,13 +31,20 @@ mod plot;
 )]
 #[path = "../../tests/it/support/redis_server.rs"]
 mod redis_server;
+#[path = "../../tests/it/support/replicas.rs"]
+mod replicas;
 mod report;
+#[allow(dead_code, reason = "tests need more of it than a measurement does")]
+#[path = "../../tests/it/support/sentinels.rs"]
+mod sentinels;
 mod wrk;
 
 use std::path::{Path, PathBuf};
 
 use experiments::Plan;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+// By this path, replicas and Sentinels know it.
+use polling::eventually;
 use report::Finding;
 
 /// What is compared with the service has the allocator of the service.
@@ -48,7 +58,7 @@ Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
   --quick   a few minutes for a first look: too short for figures to be quoted
   --only    some of: throughput cpu_time cycles access hand_over locks redis_memory waiters commands
-            instructions idle processes cluster quorum file connections run
+            instructions idle processes sentinel cluster quorum file connections run
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
             only for everything at full length";
 /// What stands around the figures on a page.

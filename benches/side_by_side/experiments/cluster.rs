@@ -1,79 +1,56 @@
 //! A Redis Cluster of three primaries beside one Redis: what a grant takes in Redis, and how evenly the primaries share the
-//! work. A primary gets a part of the requests, so it reads fewer of them at once and takes more time for each; therefore
-//! the cluster is measured with as many connections as the one Redis, and with three times as many. What the mode itself
-//! costs is shown by the same script sent straight to both, with equally many calls at a time.
+//! work. What a Redis takes for a request depends most on how many it reads at once, and a primary gets a part of the
+//! requests. So the cluster is compared with one Redis that has equally many requests in flight, in all and for each
+//! primary; and with the one Redis that, of several numbers of connections, reads most nearly as many at once. What the
+//! mode itself costs is shown by the same script sent straight to both, with equally many calls at a time.
 
-use std::time::Duration;
-
-use tokio::time::sleep;
+use tokio::time::{Duration, sleep};
 
 use super::{Plan, ratios, redis_floor, redis_pid, redis_url};
 use crate::machine::{Served, cpu_seconds, undisturbed};
 use crate::redis_server::{RedisOptions, RedisServer};
-use crate::report::Finding;
+use crate::report::{Finding, median};
 use crate::wrk::{Load, Script, Wrk};
 
 const NAME: &str = "cluster";
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
-const CONNECTIONS: usize = 64;
-/// How many calls of the script Redis gets at a time.
+const FEW: usize = 21;
+const MANY: usize = FEW * PRIMARIES;
+/// Of the one Redis; the last two have as many for one Redis as the cluster has for each primary.
+const ON_ONE: [usize; 4] = [3, 7, FEW, MANY];
+/// How many calls of the script Redis gets at a time, and for how long.
 const AT_A_TIME: [&str; 3] = ["1", "4", "16"];
+const STRAIGHT_SECONDS_MAX: f64 = 2.0;
+const WARM_UP_SECONDS: f64 = 1.0;
 /// For eight seconds after a slot was found on its way, here in a cluster that is just being made, claims take the way on
 /// which nobody is passed over.
-const WARM_UP_SECONDS: f64 = 10.0;
+const CLUSTER_WARM_UP_SECONDS: f64 = 10.0;
 
 pub(super) async fn run(plan: Plan) -> Vec<Finding> {
-    let [mut alone, mut of_cluster, mut filled]: [Rounds; 3] = Default::default();
+    let mut alone = ON_ONE.map(Rounds::on_one);
+    let mut cluster = [FEW, MANY].map(|each| Rounds::on_cluster(each * PRIMARIES));
     let mut straight = Vec::new();
     for round in 1..=plan.rounds {
         eprintln!("  round {round}");
-        let on_one = async || {
-            let redis = RedisServer::start(RedisOptions::forgetful()).await;
-            measure(&redis_url(&redis), &[redis], CONNECTIONS, plan.seconds).await
-        };
-        alone.add(&undisturbed(on_one).await);
-        for (rounds, connections) in [
-            (&mut of_cluster, CONNECTIONS),
-            (&mut filled, CONNECTIONS * PRIMARIES),
-        ] {
-            let on_cluster = async || {
-                let nodes = started(PRIMARIES).await;
-                measure(&cluster_url(&nodes), &nodes, connections, plan.seconds).await
-            };
-            rounds.add(&undisturbed(on_cluster).await);
+        let redis = [RedisServer::start(RedisOptions::forgetful()).await];
+        let served = Served::leasehold(&redis_url(&redis[0]), &[]);
+        load(&served, MANY, WARM_UP_SECONDS);
+        for rounds in &mut alone {
+            rounds.measure(&served, &redis, plan.seconds).await;
         }
-        straight.push(undisturbed(async || Straight::measure(plan.seconds).await).await);
+        drop((served, redis));
+        let nodes = started(PRIMARIES).await;
+        let served = Served::leasehold(&cluster_url(&nodes), &[]);
+        load(&served, MANY, CLUSTER_WARM_UP_SECONDS);
+        for rounds in &mut cluster {
+            rounds.measure(&served, &nodes, plan.seconds).await;
+        }
+        drop((served, nodes));
+        let seconds = plan.seconds.min(STRAIGHT_SECONDS_MAX);
+        straight.push(undisturbed(async || Straight::measure(seconds).await).await);
     }
-    let mut findings = Vec::new();
-    for (rounds, name) in [
-        (&of_cluster, "in a cluster"),
-        (&filled, "in a cluster with three times the connections"),
-    ] {
-        let over_one = |party, [cluster, one]: [&[f64]; 2]| {
-            let name = format!("{party}: acquire {name} over one Redis");
-            Finding::new(NAME, &name, "", ratios(cluster, one))
-        };
-        findings.push(over_one("Redis", [&rounds.redis_us, &alone.redis_us]));
-        findings.push(over_one("service", [&rounds.service_us, &alone.service_us]));
-        let name = format!("the busiest primary over an equal share, {name}");
-        findings.push(Finding::new(NAME, &name, "", rounds.busiest.clone()));
-    }
-    for (rounds, name) in [
-        (&alone, "on one Redis"),
-        (&of_cluster, "in a cluster"),
-        (&filled, "in a cluster with three times the connections"),
-    ] {
-        let figure =
-            |name: String, unit, values: &[f64]| Finding::new(NAME, &name, unit, values.to_vec());
-        findings.push(figure(
-            format!("Redis: acquire {name}"),
-            "µs",
-            &rounds.redis_us,
-        ));
-        findings.push(figure(format!("acquire {name}"), "µs", &rounds.service_us));
-        findings.push(figure(format!("acquires {name}"), "/s", &rounds.rates));
-    }
+    let mut findings = findings(&alone, &cluster);
     findings.extend(straight_findings(&straight));
     findings
 }
@@ -92,7 +69,7 @@ impl Straight {
         let alone_us = redis_floor::cpu_us(&redis, served, AT_A_TIME, seconds).await;
         let nodes = started(1).await;
         let served = Served::leasehold(&cluster_url(&nodes), &[]);
-        sleep(Duration::from_secs_f64(WARM_UP_SECONDS)).await;
+        sleep(Duration::from_secs_f64(CLUSTER_WARM_UP_SECONDS)).await;
         let node_us = redis_floor::cpu_us(&nodes[0], served, AT_A_TIME, seconds).await;
         Self { alone_us, node_us }
     }
@@ -119,18 +96,55 @@ fn straight_findings(rounds: &[Straight]) -> Vec<Finding> {
     findings
 }
 
-/// What one store came to, round by round.
-#[derive(Default)]
+/// What one store came to with so many connections, round by round.
 struct Rounds {
+    name: String,
+    connections: usize,
     rates: Vec<f64>,
     /// CPU time of all Redis together.
     redis_us: Vec<f64>,
     service_us: Vec<f64>,
+    requests_per_read: Vec<f64>,
+    /// Of the busiest primary, the CPU time over an equal share.
     busiest: Vec<f64>,
 }
 
 impl Rounds {
-    fn add(&mut self, measured: &Measured) {
+    fn on_one(connections: usize) -> Self {
+        Self::new("one Redis", connections)
+    }
+
+    fn on_cluster(connections: usize) -> Self {
+        Self::new("a cluster", connections)
+    }
+
+    fn new(store: &str, connections: usize) -> Self {
+        Self {
+            name: format!("on {store}, {connections} connections"),
+            connections,
+            rates: Vec::new(),
+            redis_us: Vec::new(),
+            service_us: Vec::new(),
+            requests_per_read: Vec::new(),
+            busiest: Vec::new(),
+        }
+    }
+
+    /// The CPU time of Redis and of the service, over that of the others.
+    fn over(&self, other: &Self) -> [Finding; 2] {
+        let over = |party, of: fn(&Self) -> &[f64]| {
+            let figure = format!("{party}: acquire {} over {}", self.name, other.name);
+            Finding::new(NAME, figure, "", ratios(of(self), of(other)))
+        };
+        [
+            over("Redis", |rounds| &rounds.redis_us),
+            over("service", |rounds| &rounds.service_us),
+        ]
+    }
+
+    async fn measure(&mut self, served: &Served, nodes: &[RedisServer], seconds: f64) {
+        let measure = async || Measured::of(served, nodes, self.connections, seconds).await;
+        let measured = undisturbed(measure).await;
         let requests = measured.load.requests();
         let redis: f64 = measured.redis_seconds.iter().sum();
         let busiest = measured.redis_seconds.iter().copied().fold(0.0, f64::max);
@@ -138,9 +152,58 @@ impl Rounds {
         self.redis_us.push(redis / requests * 1e6);
         self.service_us
             .push(measured.service_seconds / requests * 1e6);
+        self.requests_per_read.push(requests / measured.reads);
         self.busiest
             .push(busiest / redis * measured.redis_seconds.len() as f64);
     }
+}
+
+fn findings(alone: &[Rounds; 4], cluster: &[Rounds; 2]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let [.., few, many] = alone;
+    let [cluster_few, cluster_many] = cluster;
+    for (cluster, one) in [
+        (cluster_few, few),
+        (cluster_many, many),
+        (cluster_few, many),
+    ] {
+        findings.extend(Rounds::over(cluster, one));
+    }
+    for cluster in cluster {
+        let at_once = median(&cluster.requests_per_read);
+        let distance = |one: &&Rounds| (median(&one.requests_per_read) / at_once).ln().abs();
+        let nearest = alone
+            .iter()
+            .min_by(|one, other| distance(one).total_cmp(&distance(other)));
+        let [redis, _] = Rounds::over(cluster, nearest.expect("there are some"));
+        let figure = format!("{}, which reads about as many at once", redis.figure);
+        findings.push(Finding { figure, ..redis }.at_most(1.1));
+    }
+    for rounds in cluster {
+        let name = format!("the busiest primary over an equal share, {}", rounds.name);
+        findings.push(Finding::new(NAME, name, "", rounds.busiest.clone()));
+    }
+    for rounds in alone.iter().chain(cluster) {
+        let figure = |what: &str, unit, samples: &[f64]| {
+            Finding::new(
+                NAME,
+                format!("{what} {}", rounds.name),
+                unit,
+                samples.to_vec(),
+            )
+        };
+        findings.extend([
+            figure(
+                "Redis: requests for each read",
+                "",
+                &rounds.requests_per_read,
+            ),
+            figure("Redis: acquire", "µs", &rounds.redis_us),
+            figure("acquire", "µs", &rounds.service_us),
+            figure("acquires", "/s", &rounds.rates),
+        ]);
+    }
+    findings
 }
 
 struct Measured {
@@ -148,28 +211,41 @@ struct Measured {
     service_seconds: f64,
     /// Of each Redis.
     redis_seconds: Vec<f64>,
+    /// How often all of them read from their clients.
+    reads: f64,
 }
 
-async fn measure(url: &str, nodes: &[RedisServer], connections: usize, seconds: f64) -> Measured {
-    let served = Served::leasehold(url, &[]);
-    let mut pids = Vec::new();
+impl Measured {
+    async fn of(served: &Served, nodes: &[RedisServer], connections: usize, seconds: f64) -> Self {
+        let mut pids = Vec::new();
+        for node in nodes {
+            pids.push(redis_pid(node).await);
+        }
+        let used = || -> Vec<f64> { pids.iter().map(|pid| cpu_seconds(*pid)).collect() };
+        let reads_before = reads(nodes).await;
+        let (service_before, before) = (cpu_seconds(served.pid()), used());
+        let load = load(served, connections, seconds);
+        let after = used().into_iter().zip(before);
+        Self {
+            load,
+            service_seconds: cpu_seconds(served.pid()) - service_before,
+            redis_seconds: after.map(|(after, before)| after - before).collect(),
+            reads: reads(nodes).await - reads_before,
+        }
+    }
+}
+
+fn load(served: &Served, connections: usize, seconds: f64) -> Load {
+    Wrk::start(Script::Acquire, &served.url(), connections, seconds, "").finish()
+}
+
+async fn reads(nodes: &[RedisServer]) -> f64 {
+    let mut reads = 0.0;
     for node in nodes {
-        pids.push(redis_pid(node).await);
+        let of_node = node.info("stats", "total_reads_processed").await;
+        reads += of_node.parse::<f64>().expect("a number");
     }
-    let load = |seconds| {
-        let url = served.url();
-        Wrk::start(Script::Acquire, &url, connections, seconds, "").finish()
-    };
-    load(WARM_UP_SECONDS);
-    let used = || -> Vec<f64> { pids.iter().map(|pid| cpu_seconds(*pid)).collect() };
-    let (service_before, before) = (cpu_seconds(served.pid()), used());
-    let load = load(seconds);
-    let after = used().into_iter().zip(before);
-    Measured {
-        load,
-        service_seconds: cpu_seconds(served.pid()) - service_before,
-        redis_seconds: after.map(|(after, before)| after - before).collect(),
-    }
+    reads
 }
 
 /// Primaries with equally many slots, which know each other.

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::{Plan, ratios};
-use crate::machine::{Served, undisturbed};
+use crate::machine::{Served, cpu_seconds, undisturbed};
 use crate::report::Finding;
 use crate::wrk::{self, Script, Wrk};
 
@@ -33,22 +33,31 @@ fn serve(directory: &TempDir) -> Served {
     Served::leasehold(&store, &["--memory-locks-max", "5000000"])
 }
 
+#[derive(Clone, Copy)]
+enum Store {
+    File,
+    Etcd,
+}
+
+/// What one store did with a number of connections, round by round.
+#[derive(Default)]
+struct Series {
+    per_second: Vec<f64>,
+    /// CPU time of the process for each acquire.
+    process_us: Vec<f64>,
+}
+
 async fn beside_etcd(plan: Plan) -> Vec<Finding> {
-    let [mut file, mut etcd] = [(); 2].map(|()| CONNECTIONS.map(|_| Vec::new()));
+    let [mut file, mut etcd] = [(); 2].map(|()| CONNECTIONS.map(|_| Series::default()));
     for round in 1..=plan.rounds {
         for (index, connections) in CONNECTIONS.into_iter().enumerate() {
             eprintln!("  round {round}: {connections} connections");
-            let measure = async || {
-                let directory = directory();
-                let served = serve(&directory);
-                rate(Script::Acquire, &served, "", connections, plan.seconds)
-            };
-            file[index].push(undisturbed(measure).await);
-            let measure = async || {
-                let (served, lease) = Served::etcd(directory()).await;
-                rate(Script::Etcd, &served, &lease, connections, plan.seconds)
-            };
-            etcd[index].push(undisturbed(measure).await);
+            for (store, series) in [(Store::File, &mut file), (Store::Etcd, &mut etcd)] {
+                let measure = async || measure(store, connections, plan.seconds).await;
+                let [per_second, process_us] = undisturbed(measure).await;
+                series[index].per_second.push(per_second);
+                series[index].process_us.push(process_us);
+            }
         }
     }
     let mut findings = Vec::new();
@@ -57,34 +66,50 @@ async fn beside_etcd(plan: Plan) -> Vec<Finding> {
             NAME,
             format!("file: over etcd, {connections} connections"),
             "",
-            ratios(&file[index], &etcd[index]),
+            ratios(&file[index].per_second, &etcd[index].per_second),
         );
         findings.push(match connections {
             256 => over_etcd.at_least(5.0),
             _ => over_etcd,
         });
     }
-    let growth = ratios(&file[2], &file[0]);
-    findings.push(Finding::new(
-        NAME,
-        "file: 256 connections over 1",
-        "",
-        growth,
-    ));
-    for (store, rates) in [("file:", file), ("etcd:", etcd)] {
-        for (connections, rates) in CONNECTIONS.into_iter().zip(rates) {
-            let name = format!("{store} acquires, {connections} connections");
-            findings.push(Finding::new(NAME, name, "/s", rates));
+    for (index, connections) in CONNECTIONS.into_iter().enumerate().skip(1) {
+        let growth = ratios(&file[index].per_second, &file[0].per_second);
+        let figure = format!("file: {connections} connections over 1");
+        findings.push(Finding::new(NAME, figure, "", growth));
+    }
+    for (store, all) in [("file:", file), ("etcd:", etcd)] {
+        for (connections, series) in CONNECTIONS.into_iter().zip(all) {
+            let finding = |figure: &str, unit, samples| {
+                let figure = format!("{store} {figure}, {connections} connections");
+                Finding::new(NAME, figure, unit, samples)
+            };
+            findings.push(finding("acquires", "/s", series.per_second));
+            let figure = "CPU of the process for each";
+            findings.push(finding(figure, "µs", series.process_us));
         }
     }
     findings
 }
 
-/// Acquires per second of fresh names.
-fn rate(script: Script, served: &Served, argument: &str, connections: usize, seconds: f64) -> f64 {
-    let load = |seconds| Wrk::start(script, &served.url(), connections, seconds, argument).finish();
+/// Acquires per second of fresh names, and the CPU time of the process for each.
+async fn measure(store: Store, connections: usize, seconds: f64) -> [f64; 2] {
+    let directory = directory();
+    let (served, argument) = match store {
+        Store::File => (serve(&directory), String::new()),
+        Store::Etcd => Served::etcd(self::directory()).await,
+    };
+    let script = match store {
+        Store::File => Script::Acquire,
+        Store::Etcd => Script::Etcd,
+    };
+    let load =
+        |seconds| Wrk::start(script, &served.url(), connections, seconds, &argument).finish();
     load(WARM_UP_SECONDS);
-    load(seconds).per_second()
+    let before = cpu_seconds(served.pid());
+    let load = load(seconds);
+    let used = cpu_seconds(served.pid()) - before;
+    [load.per_second(), used / load.requests() * 1e6]
 }
 
 /// The time from the start of a process to its first answer, after its predecessor was killed; and the size of the file.

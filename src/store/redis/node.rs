@@ -222,7 +222,7 @@ impl Node {
             }
             if failure.fault == Fault::Replica {
                 // The other connections lead to the same Redis, and each would cost another request.
-                self.recovery.moved(connection.epoch);
+                self.recovery.moved(connection.generation);
             }
         })?;
         let Some(reply) = Reply::to(request.id, value) else {

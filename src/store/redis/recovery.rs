@@ -338,7 +338,7 @@ impl Recovery {
         &self.channel
     }
 
-    /// Connections may lead elsewhere than before, as far as a request over a connection of this epoch has found out.
+    /// Connections may lead elsewhere than before, as far as a request over a connection of this generation has found out.
     pub(super) fn moved(&self, generation: u64) {
         if generation == self.generation() {
             self.fleet.renew_connections();

@@ -40,7 +40,7 @@ pub enum Row {
     LastExpired(LockName),
     /// The tombstone of an ended claim.
     Tombstone(ClaimDigest),
-    /// The last fencing token of the bucket.
+    /// The last fencing token of the bucket, where it was ahead of the clock.
     Fence(Bucket),
 }
 

@@ -86,9 +86,13 @@ impl Loading {
         from.finish()
     }
 
-    /// The loaded state. The time must not be before any time at which a row was written.
+    /// The loaded state. The time must not be before that of any step of the state before: a fencing counter that was not
+    /// ahead of the time of its step has no row.
     #[must_use]
     pub fn finish(mut self, now: StoreTime) -> State {
+        for fence in &mut self.state.0.fences {
+            *fence = now.unix_us().max(*fence);
+        }
         self.state.0.tombstones.restore(self.tombstones);
         self.state.0.finish_step(now);
         self.state
