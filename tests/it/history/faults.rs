@@ -147,10 +147,7 @@ impl Fault {
                 "majority",
                 "a majority of the nodes of the quorum is killed or stands still",
             ),
-            Self::SlowNeighbour => (
-                "slow-neighbour",
-                "scripts of another program keep Redis busy for 300 ms, again and again",
-            ),
+            Self::SlowNeighbour => ("slow-neighbour", "scripts of others keep Redis busy"),
         }
     }
 

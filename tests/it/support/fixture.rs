@@ -76,6 +76,9 @@ pub(crate) struct Fixture {
     nodes: Option<QuorumNodes>,
 }
 
+/// Some Sentinels, and who signed their certificates, if they have some.
+type NamedBy = (Sentinels, Option<Authority>);
+
 /// The Redis of a fixture.
 #[derive(Clone, Copy)]
 pub(crate) struct FixtureRedis {
@@ -83,8 +86,8 @@ pub(crate) struct FixtureRedis {
     pub(crate) server: &'static RedisServer,
     /// This fixture's own.
     pub(crate) database: u16,
-    /// What names it, and who signed its certificate if it has one, if it is found by Sentinels.
-    watching: Option<&'static (Sentinels, Option<Authority>)>,
+    /// What names it, if it is found by Sentinels.
+    watching: Option<&'static NamedBy>,
     /// How many replicas confirm what is reported.
     replicas: usize,
 }
@@ -167,8 +170,7 @@ impl Fixture {
 
     /// The same by a Sentinel, with TLS to both, and without a replica that has to confirm anything (`fast`).
     pub(crate) async fn sentinel_fast() -> Self {
-        static SERVER: OnceCell<(RedisServer, (Sentinels, Option<Authority>))> =
-            OnceCell::const_new();
+        static SERVER: OnceCell<(RedisServer, NamedBy)> = OnceCell::const_new();
         static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
         let started = SERVER.get_or_init(async || {
             let authority = Authority::new();
@@ -195,8 +197,7 @@ impl Fixture {
 
     /// The same without TLS, where reports wait for a replica (`safe`).
     pub(crate) async fn sentinel_safe() -> Self {
-        static SERVERS: OnceCell<([RedisServer; 2], (Sentinels, Option<Authority>))> =
-            OnceCell::const_new();
+        static SERVERS: OnceCell<([RedisServer; 2], NamedBy)> = OnceCell::const_new();
         static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
         let started = SERVERS.get_or_init(async || {
             let options = RedisOptions {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::record::{ClockStep, Effect, Micros};
-use super::{Nemesis, Struck};
+use super::super::record::{ClockStep, Effect, Micros, Outage};
+use super::{Fault, Nemesis, Struck, quorum};
 use crate::support::eventually;
 use crate::support::neighbour;
 use crate::support::proxy::Proxy;
@@ -202,12 +202,32 @@ impl Nemesis<'_> {
         redis.answers_busy_after(20).await;
         let from = self.recorder.now();
         for _ in 0..5 {
+            let began = self.recorder.now();
             self.store().redis.spin(steps).await;
+            self.was_busy(began);
             sleep(neighbour::PAUSE).await;
         }
         let redis = &self.store().redis;
         redis.answers_busy_after(5_000).await;
         let answers = redis.busy_answers().await.saturating_sub(before);
         self.struck(from, Effect::Slower, answers)
+    }
+
+    /// Notes that a script has run since `from`: a request that ends meanwhile has no answer in time.
+    fn was_busy(&self, from: Micros) {
+        let fault = Fault::SlowNeighbour;
+        let effect = match self.fleet.is_quorum() {
+            true => quorum::effect(fault, Effect::Away),
+            false => Effect::Away,
+        };
+        self.recorder.outage(Outage {
+            fault: "a script of the neighbour",
+            process: None,
+            node: self.struck_node(fault),
+            from,
+            until: self.recorder.now(),
+            effect,
+            ends_process: false,
+        });
     }
 }
