@@ -33,14 +33,12 @@ pub struct AcquireAnswer {
 
 impl AcquireAnswer {
     /// Rolls back a new grant, because its claim may not hold the locks any more. Leases that it held before stay: their
-    /// holder may be in the middle of its work. Returns whether there are any.
-    pub fn revoke(self) -> bool {
+    /// holder may be in the middle of its work.
+    pub fn revoke(self) {
         let held_before = |kind| kind != GrantKind::New;
-        let is_held = self.outcome.kind().is_some_and(held_before);
-        if is_held {
+        if self.outcome.kind().is_some_and(held_before) {
             self.unclaimed.delivered();
         }
-        is_held
     }
 }
 

@@ -14,12 +14,12 @@
 //! What it records for such a claim is the token that the lease has there already, or one above its counter. If too few
 //! nodes can record F, a larger token is decided, above their counters.
 //!
-//! A variant takes one round trip: the process proposes one token to all nodes, its time, and a node accepts one that is
-//! above its counter. A refusal shows the counter, and costs a second round. The model in the tests has both, and finds the
-//! same promises kept while nodes remember. But a node that has forgotten its counter accepts what any process proposes, so
-//! then the order depends on the clocks of processes, too: one that is behind by more than the grace breaks it. Here a node
-//! proposes, by its own clock, which its grace has brought past what the others have recorded. That is what the second round
-//! trip pays for; when a majority proposes the same token, it is left out.
+//! A variant takes one round trip: the process proposes its time to all nodes, and a node accepts a token above its counter.
+//! A refusal shows the counter, and costs a second round. The model in the tests has both, and finds the same promises kept
+//! while nodes remember. But a node that has forgotten its counter accepts what any process proposes, so then the order
+//! depends on the clocks of processes, too: one that is behind by more than the grace breaks it. Here a node proposes, by
+//! its own clock, which its grace has brought past what the others have recorded. That is what the second round trip pays
+//! for; when a majority proposes the same token, it is left out.
 
 use std::sync::Arc;
 use std::time::Duration;

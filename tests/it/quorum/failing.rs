@@ -272,6 +272,15 @@ async fn a_notification_is_passed_on_once_a_majority_has_reported_it() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn events_are_lost_when_no_majority_is_left_to_report_them() {
+    let process = Process::alone();
+    for (node, expected) in [(0, 0), (0, 0), (1, 1)] {
+        process.nodes[node].listener().events_lost();
+        assert_eq!(process.fixture.listener().missed_events(), expected);
+    }
+}
+
 /// The nodes that answer the eviction do not remember what one of them never had, and the third one still has it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_evicted_completely_is_not_put_back_by_a_renewal_under_way() {

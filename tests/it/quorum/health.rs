@@ -1,10 +1,11 @@
 //! The health of a quorum: how many of its nodes vote, and whether those are enough.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::store::assignment::AssignFences;
 use leasehold::store::quorum::{Drift, QuorumStore};
-use leasehold::store::{LockStore, StoreHealth};
+use leasehold::store::{LockStore, PoolHealth, StoreHealth};
 
 use super::nodes::Process;
 use crate::support::scripted_store::ScriptedStore;
@@ -59,6 +60,43 @@ async fn a_node_that_is_down_and_one_that_is_unfit_leave_no_majority() {
     let health = health_of([down(), down(), unfit()]);
     let why = "too few nodes vote: node 1: it is silent";
     assert_eq!(health.trouble.as_deref().filter(|_| !health.up), Some(why));
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_grants_wait_for_the_node_that_completes_a_majority_if_it_recovers() {
+    let recovering = |seconds| StoreHealth {
+        contacted: true,
+        up: true,
+        recovering_for: Some(Duration::from_secs(seconds)),
+        ..StoreHealth::default()
+    };
+    let fit = || StoreHealth {
+        recovering_for: None,
+        ..recovering(0)
+    };
+    for (nodes, waits) in [
+        ([fit(), fit(), recovering(9)], None),
+        ([fit(), recovering(9), recovering(5)], Some(5)),
+        ([recovering(7), recovering(9), recovering(5)], Some(7)),
+    ] {
+        let waits = waits.map(Duration::from_secs);
+        assert_eq!(health_of(nodes).recovering_for, waits);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_connections_are_those_to_all_nodes() {
+    let with_pool = |open, max, timeouts| StoreHealth {
+        pool: Some(PoolHealth {
+            open,
+            max,
+            timeouts,
+        }),
+        ..StoreHealth::default()
+    };
+    let health = health_of([with_pool(1, 8, 3), with_pool(5, 8, 0), with_pool(2, 8, 4)]);
+    let pool = health.pool.expect("nodes have some");
+    assert_eq!((pool.open, pool.max, pool.timeouts), (8, 24, 7));
 }
 
 #[tokio::test(start_paused = true)]
