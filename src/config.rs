@@ -51,7 +51,7 @@ pub use keys_file::{ADMIN, KeysFile, PrincipalEntry, Quota, RequestRate};
 pub use layers::{Sources, UnreadVariable, check_variables};
 pub use listen::ListenAddress;
 pub use log::{LogConfig, LogFormat, LogRequests};
-pub use quorum::{QuorumAddress, QuorumNode};
+pub use quorum::{QuorumAddress, QuorumConfig, QuorumNode};
 pub use redis::RedisConfig;
 pub use secret::Secret;
 pub use sentinel::SentinelAddress;
@@ -90,6 +90,8 @@ pub struct Config {
     pub certificate: Option<ServerCertificate>,
     /// The embedded stores, `memory:` and `file:`.
     pub memory: MemoryConfig,
+    /// The `quorum:` store.
+    pub quorum: QuorumConfig,
     /// The `redis://` store.
     pub redis: RedisConfig,
     /// Logs.
@@ -205,6 +207,7 @@ impl Config {
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max", LOCKS_MAX)?,
             },
+            quorum: QuorumConfig::parse(settings)?,
             redis,
             log: LogConfig::parse(settings)?,
             audit: AuditConfig::parse(settings)?,
