@@ -217,6 +217,10 @@ pub trait Listener: Send + Sync + fmt::Debug {
 
     /// Events may have been lost while this process wanted them. All events from now on are delivered.
     fn events_lost(&self);
+
+    /// Events may be missing from now on, until [`Self::events_lost`]. Who receives the same events from several stores
+    /// learns from this that the others are left alone.
+    fn events_interrupted(&self) {}
 }
 
 /// The time limits of an operation of many steps.

@@ -12,6 +12,7 @@ mod nodes;
 mod permits;
 mod places;
 mod refusals;
+mod reports;
 mod restored;
 mod tokens;
 mod views;
