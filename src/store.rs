@@ -303,6 +303,8 @@ pub struct NodeHealth {
     pub clock_offset_ms: Option<i64>,
     /// Operations that the node has missed and will not make up for, because too many were waiting for it.
     pub dropped_follow_ups: u64,
+    /// How often an inspection has found that it shows another state of a lock than the majority.
+    pub disagreements: u64,
 }
 
 /// One finding of a health check.

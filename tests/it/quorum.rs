@@ -3,10 +3,13 @@
 
 mod assignment;
 mod contenders;
+mod disagreement;
 mod early_ends;
 mod failing;
 mod follow_ups;
 mod health;
+mod minorities;
+mod missed_changes;
 mod model;
 mod nodes;
 mod permits;

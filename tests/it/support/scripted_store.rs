@@ -4,14 +4,14 @@
 mod answers;
 mod messages;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::config::WaitingConfig;
-use leasehold::domain::{Claim, Ticket, Token};
+use leasehold::domain::{Attempt, Claim, Ticket, Token};
 use leasehold::service::LockService;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Fault, Listener, LockStore, StoreError, StoreHealth, StoreResult};
@@ -77,6 +77,8 @@ pub(crate) struct ScriptedStore {
     health: Option<StoreHealth>,
     /// The polls, in order, with the tickets that they sent.
     polls: Mutex<Vec<(Token, Option<Ticket>)>>,
+    /// The attempts that were undone. As Redis does, it refuses their requests from then on.
+    undone: Mutex<HashSet<(Token, Attempt)>>,
     /// The clean-up operations, in order.
     cleanups: Mutex<Vec<Operation>>,
     messages: Arc<Messages>,
@@ -106,6 +108,7 @@ impl ScriptedStore {
             evicted: None,
             health: None,
             polls: Mutex::default(),
+            undone: Mutex::default(),
             cleanups: Mutex::default(),
             messages,
             event_deliveries: Mutex::default(),
