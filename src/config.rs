@@ -48,7 +48,7 @@ pub use keys_file::{ADMIN, KeysFile, PrincipalEntry, Quota, RequestRate};
 pub use layers::{Sources, UnreadVariable, check_variables};
 pub use listen::ListenAddress;
 pub use log::{LogConfig, LogFormat, LogRequests};
-pub use quorum::{QuorumAddress, QuorumNode};
+pub use quorum::{QuorumAddress, QuorumConfig, QuorumNode};
 pub use redis::RedisConfig;
 pub use redis_url::{ClusterAddress, SentinelAddress};
 pub use secret::Secret;
@@ -87,6 +87,8 @@ pub struct Config {
     pub certificate: Option<ServerCertificate>,
     /// The embedded stores, `memory:` and `file:`.
     pub memory: MemoryConfig,
+    /// The `quorum:` store.
+    pub quorum: QuorumConfig,
     /// The `redis://` store.
     pub redis: RedisConfig,
     /// Logs.
@@ -204,6 +206,7 @@ impl Config {
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max", LOCKS_MAX)?,
             },
+            quorum: QuorumConfig::parse(settings)?,
             redis,
             log: LogConfig::parse(settings)?,
             name_groups: NameGroups::parse(settings.text("metrics.name_groups"))

@@ -217,6 +217,10 @@ pub trait Listener: Send + Sync + fmt::Debug {
 
     /// Events may have been lost while this process wanted them. All events from now on are delivered.
     fn events_lost(&self);
+
+    /// Events may be missing from now on, until [`Self::events_lost`]. Who receives the same events from several stores
+    /// learns from this that the others are left alone.
+    fn events_interrupted(&self) {}
 }
 
 /// The time limits of an operation of many steps.
@@ -301,6 +305,8 @@ pub struct NodeHealth {
     pub clock_offset_ms: Option<i64>,
     /// Operations that the node has missed and will not make up for, because too many were waiting for it.
     pub dropped_follow_ups: u64,
+    /// How often an inspection has found that it shows another state of a lock than the majority.
+    pub disagreements: u64,
 }
 
 /// One finding of a health check.
@@ -370,7 +376,10 @@ async fn open_quorum(
     address: &QuorumAddress,
     config: &Config,
 ) -> Result<quorum::QuorumStore, StoreError> {
-    let drift = quorum::Drift::REDLOCK;
+    let drift = quorum::Drift {
+        thousandths: config.quorum.drift_per_thousand,
+        ..quorum::Drift::REDLOCK
+    };
     let lease_max = drift.at_nodes(config.lease.ttl_max) + config.lease.lock_delay_max;
     let opened = redis::RedisStore::open_nodes(&address.nodes, &config.redis, lease_max).await?;
     let addresses: Vec<_> = address.nodes.iter().map(ToString::to_string).collect();

@@ -1,8 +1,10 @@
-//! The URL of a quorum: `quorum:URL,URL,URL`, with the URLs of its nodes.
+//! The URL of a quorum: `quorum:URL,URL,URL`, with the URLs of its nodes, and the settings of a quorum.
 
 use std::fmt;
 
+use super::error::ConfigError;
 use super::redis_url::SentinelAddress;
+use super::settings::{Settings, UpperBound};
 use super::store::{self, Credentials, RedisAddress, StoreUrl};
 
 const HOW: &str =
@@ -10,6 +12,29 @@ const HOW: &str =
 
 /// More nodes than this make each operation slower, and tolerate more failures than ever happen at a time.
 const NODES_MAX: usize = 9;
+
+/// Where a clock that is slewed fast and one that is slewed as fast the other way drift apart by a sixth.
+const DRIFT_MAX: UpperBound = UpperBound(
+    200,
+    "clocks that drift apart by more than a fifth are broken",
+);
+
+/// The settings of a quorum, besides its URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuorumConfig {
+    /// How far the clocks of a node and of a process may drift apart, in thousandths. Never 0: where NTP slews clocks by
+    /// up to 500 parts in a million, two of them drift apart by one thousandth.
+    pub drift_per_thousand: u32,
+}
+
+impl QuorumConfig {
+    pub(super) fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        let drift = settings.count("quorum.drift_per_thousand", DRIFT_MAX)?;
+        Ok(Self {
+            drift_per_thousand: u32::try_from(drift).unwrap_or(u32::MAX),
+        })
+    }
+}
 
 /// The nodes of a quorum; credentials are in [`RedisConfig`](super::RedisConfig), the same for all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]

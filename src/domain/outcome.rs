@@ -274,6 +274,8 @@ pub struct Renewal {
     /// The attempt that may roll the lease back, if one may. A part of a store that lacks the lease gets it back as granted
     /// to that attempt, so that it ends there, too, when its stream closes.
     pub withdrawable_by: Option<Attempt>,
+    /// Whether a stream holds the lease, or has held it. A part of a store that gets it back has to know.
+    pub is_of_stream: bool,
 }
 
 /// What a claim has asked for besides its TTL, as it still applies; none of what it has not asked for.
@@ -356,6 +358,22 @@ pub struct LockView {
     pub state: LockState,
     /// Its queue.
     pub queue: Queue,
+    /// The nodes that show another state of it than this one, which a majority has. Only an inspection on a quorum names
+    /// any.
+    pub disagreeing_nodes: Vec<String>,
+}
+
+impl LockView {
+    /// The view of one store.
+    #[must_use]
+    pub fn new(name: LockName, state: LockState, queue: Queue) -> Self {
+        Self {
+            name,
+            state,
+            queue,
+            disagreeing_nodes: Vec::new(),
+        }
+    }
 }
 
 /// The state of a lock.

@@ -146,6 +146,10 @@ pub(in crate::http) struct LockBody<'a> {
     /// How long the lock still stays closed; null unless it is cooling.
     #[schema(required)]
     free_in_ms: Option<u64>,
+    /// Only with a quorum, of a single lock, and if there are any: the nodes that show it in another state than the
+    /// majority, and have done so for a tenth of a second. A node that does not answer is not among them.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    disagreeing_nodes: &'a [String],
 }
 
 impl<'a> LockBody<'a> {
@@ -164,6 +168,7 @@ impl<'a> LockBody<'a> {
             queue_length: view.queue.length,
             queue_head: view.queue.head.as_ref().map(QueueHead::new),
             free_in_ms: free_in.map(millis),
+            disagreeing_nodes: &view.disagreeing_nodes,
         }
     }
 }

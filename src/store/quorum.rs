@@ -10,10 +10,13 @@
 mod acquire;
 mod attempts;
 mod counting;
+mod decision;
+mod disagreement;
 mod drift;
 mod follow_ups;
 mod health;
 mod holding;
+mod lease;
 mod listing;
 mod merge;
 mod nodes;
@@ -21,6 +24,7 @@ mod reading;
 mod recording;
 mod renewal;
 mod reports;
+mod restoring;
 mod round;
 mod turns;
 mod verdict;
@@ -39,6 +43,7 @@ use crate::domain::{
     Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
 };
 use attempts::Attempts;
+use disagreement::Disagreements;
 pub use drift::Drift;
 use listing::Listings;
 use nodes::Nodes;
@@ -57,6 +62,7 @@ struct Core {
     drift: Drift,
     attempts: Attempts,
     listings: Listings,
+    disagreements: Disagreements,
     reports: Arc<Reports>,
 }
 
@@ -74,6 +80,7 @@ impl QuorumStore {
         }
         Self(Core {
             addresses: (1..=nodes.len()).map(|it| format!("node {it}")).collect(),
+            disagreements: Disagreements::of_nodes(nodes.len()),
             nodes: Nodes::new(nodes),
             drift,
             attempts: Attempts::default(),

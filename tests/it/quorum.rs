@@ -3,15 +3,19 @@
 
 mod assignment;
 mod contenders;
+mod disagreement;
 mod early_ends;
 mod failing;
 mod follow_ups;
 mod health;
+mod minorities;
+mod missed_changes;
 mod model;
 mod nodes;
 mod permits;
 mod places;
 mod refusals;
+mod reports;
 mod restored;
 mod tokens;
 mod views;

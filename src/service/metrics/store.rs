@@ -50,6 +50,7 @@ struct NodeMetrics {
     votes: Gauge,
     clock_offset: Gauge,
     dropped_follow_ups: Counter,
+    disagreements: Counter,
 }
 
 impl NodeMetrics {
@@ -71,12 +72,18 @@ impl NodeMetrics {
                 "Operations that the node has missed, dropped because too many were waiting for it.",
                 &labels,
             ),
+            disagreements: registry.counter(
+                "leasehold_quorum_node_disagreements_total",
+                "Inspections of a lock that the node shows in another state than the majority.",
+                &labels,
+            ),
         }
     }
 
     fn health(&self, health: &NodeHealth) {
         self.votes.set(f64::from(u8::from(health.votes)));
         self.dropped_follow_ups.absolute(health.dropped_follow_ups);
+        self.disagreements.absolute(health.disagreements);
         if let Some(offset_ms) = health.clock_offset_ms {
             self.clock_offset.set(offset_ms as f64 / 1_000.0);
         }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::drift::Drift;
-use super::merge;
+use super::lease;
 use super::nodes::{ByNode, Effect};
 use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
 use super::round::{Ask, Round};
@@ -53,21 +53,26 @@ impl Core {
         for _ in 0..ROUNDS_MAX {
             let ask = Ask {
                 claim: Arc::clone(&at_nodes),
+                requested: attempt,
                 attempt: self.attempts.at_nodes(claim.token, attempt),
                 request: request.copied(),
                 deadline,
                 now_us: wall_time().unix_us(),
             };
-            match self.round(&ask, attempt).await? {
-                RoundEnd::Granted(granted) => return Ok(Acquired::Granted(granted)),
-                RoundEnd::Answered(answer) => return Ok(answer),
-                RoundEnd::Lost(answer) => last = answer,
+            match self.round(&ask).await {
+                Ok(RoundEnd::Granted(granted)) => return Ok(Acquired::Granted(granted)),
+                Ok(RoundEnd::Answered(answer)) => return Ok(answer),
+                Ok(RoundEnd::Lost(answer)) => last = answer,
+                // What the round before has found says more than that there was no time for this one.
+                Err(_) if last.is_some() && Instant::now() >= deadline => break,
+                Err(error) => return Err(error),
             }
             let pause = pauses.next(PAUSE_MIN, PAUSE_MAX);
+            let pause = jittered(pause / 2) + up_to(pause);
             if Instant::now() + pause > deadline {
                 break;
             }
-            sleep(jittered(pause / 2) + up_to(pause)).await;
+            sleep(pause).await;
         }
         last.ok_or_else(|| {
             let detail = "contenders have kept each other from a majority";
@@ -76,9 +81,9 @@ impl Core {
     }
 
     /// One round. If the claim is not granted, what nodes have granted is rolled back.
-    async fn round(&self, ask: &Ask, attempt: Attempt) -> StoreResult<RoundEnd> {
+    async fn round(&self, ask: &Ask) -> StoreResult<RoundEnd> {
         let begun = Instant::now();
-        let mut round = Round::begin(&self.nodes, ask);
+        let mut round = Round::begin(&self.nodes, &self.attempts, ask);
         let mut votes = round.votes().await;
         let mut verdict = judge(self.drift, &votes);
         let mut place = None;
@@ -114,8 +119,7 @@ impl Core {
         };
         round.roll_back(place);
         if may_hold_somewhere(&votes) {
-            self.attempts
-                .rename(ask.claim.token, attempt, ask.claim.ttl);
+            ask.rename(&self.attempts);
         }
         end
     }
@@ -174,7 +178,7 @@ fn may_hold_somewhere(votes: &ByNode<Acquired>) -> bool {
     votes.0.iter().any(|vote| match vote {
         Some(Ok(answer)) => matches!(answer, Acquired::Granted(_)),
         Some(Err(error)) => matches!(error, StoreError::Unknown { .. }),
-        // A node that is so late may refuse the attempt in the next round too.
+        // Its own part in the round finds that out later.
         None => false,
     })
 }
@@ -207,7 +211,7 @@ fn merged(drift: Drift, majority: usize, held: &[&Granted], decided: &[Fence]) -
         let leases = held
             .iter()
             .map(|granted| granted.leases.get(index).cloned());
-        merge::lease(drift, majority, leases.collect::<Option<_>>()?, *decided)
+        lease::merged(drift, majority, leases.collect::<Option<_>>()?, *decided)
     };
     let leases = decided.iter().enumerate().map(lease);
     let expired: Vec<_> = held.iter().map(|granted| &granted.expired[..]).collect();
@@ -216,7 +220,7 @@ fn merged(drift: Drift, majority: usize, held: &[&Granted], decided: &[Fence]) -
         kind,
         leases: leases.collect::<Option<_>>()?,
         expired: match kind {
-            GrantKind::New => merge::previous(drift, majority, &expired),
+            GrantKind::New => lease::previous(drift, majority, &expired),
             GrantKind::Reentered | GrantKind::Replayed => Vec::new(),
         },
     })

@@ -4,7 +4,7 @@
 //! round needs another attempt at the nodes, while the request keeps its own.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -21,9 +21,9 @@ const ATTEMPTS_MAX: usize = 32;
 /// The most rounds of an attempt that are remembered.
 const NAMES_MAX: usize = 32;
 
-/// The attempts that have other names at the nodes; very few have.
-#[derive(Debug, Default)]
-pub(super) struct Attempts(Mutex<HashMap<Token, Renamed>>);
+/// The attempts that have other names at the nodes; very few have. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attempts(Arc<Mutex<HashMap<Token, Renamed>>>);
 
 #[derive(Debug)]
 struct Renamed {
@@ -47,8 +47,9 @@ impl Attempts {
         names.cloned().unwrap_or_else(|| vec![attempt])
     }
 
-    /// Gives the attempt another name at the nodes, because they refuse the last one from now on.
-    pub(super) fn rename(&self, token: Token, attempt: Attempt, ttl: Ttl) {
+    /// Gives the attempt another name at the nodes, because some of them refuse this one from now on; unless it has another
+    /// one already.
+    pub(super) fn rename(&self, token: Token, attempt: Attempt, refused: Attempt, ttl: Ttl) {
         let mut renamed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if renamed.len() >= CLAIMS_MAX && !renamed.contains_key(&token) {
             return;
@@ -59,6 +60,9 @@ impl Attempts {
         });
         of_claim.keep(ttl);
         let names = of_claim.names_mut(attempt);
+        if names.last() != Some(&refused) {
+            return;
+        }
         if names.len() == NAMES_MAX {
             names.remove(0);
         }
@@ -117,7 +121,9 @@ mod tests {
             .take(1_000)
             .collect();
         for attempt in &requested {
-            attempts.rename(token, *attempt, ttl);
+            attempts.rename(token, *attempt, *attempt, ttl);
+            attempts.rename(token, *attempt, *attempt, ttl);
+            assert_eq!(attempts.all_at_nodes(token, *attempt).len(), 2);
         }
         let is_known = |attempt: &&Attempt| attempts.at_nodes(token, **attempt) != **attempt;
         let known: Vec<_> = requested.iter().filter(is_known).collect();

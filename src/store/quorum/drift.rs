@@ -85,6 +85,11 @@ impl Drift {
         }
     }
 
+    /// The TTL as the holder of a lease is told of it.
+    pub(super) fn ttl_of_holder(self, kept: Ttl) -> Ttl {
+        Ttl::from_store(self.without(kept.get()))
+    }
+
     /// The lease as its holder is told of it.
     pub(super) fn lease_of_holder(self, mut lease: Lease) -> Lease {
         let ttl = self.without(lease.ttl.get());

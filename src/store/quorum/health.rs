@@ -11,14 +11,19 @@ impl Core {
     pub(super) fn health(&self) -> StoreHealth {
         let healths = self.nodes.healths(wall_time().unix_us());
         let majority = self.nodes.majority();
-        let dropped = self.nodes.dropped();
-        let at_nodes = self.addresses.iter().zip(&healths).zip(dropped);
-        let nodes = at_nodes.map(|((address, health), dropped_follow_ups)| NodeHealth {
-            address: address.clone(),
-            votes: votes(health),
-            clock_offset_ms: health.clock_offset_ms,
-            dropped_follow_ups,
-        });
+        let at_nodes = self.addresses.iter().zip(&healths);
+        let counts = self.nodes.dropped().zip(self.disagreements.counts());
+        let nodes = at_nodes.zip(counts);
+        let nodes =
+            nodes.map(
+                |((address, health), (dropped_follow_ups, disagreements))| NodeHealth {
+                    address: address.clone(),
+                    votes: votes(health),
+                    clock_offset_ms: health.clock_offset_ms,
+                    dropped_follow_ups,
+                    disagreements,
+                },
+            );
         let up = healths.iter().filter(|health| health.up).count();
         let few_are_fit = healths.iter().filter(|health| is_fit(health)).count() < majority;
         StoreHealth {

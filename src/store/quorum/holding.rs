@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Core;
-use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation, Tries};
+use super::{lease, merge};
 use crate::domain::{
     Attempt, Claim, Fence, Lease, LockNames, Released, Rollback, StepBack, SuspendOptions,
     Suspended, Token,
@@ -114,7 +114,7 @@ impl Core {
                 let detail = "nodes have the lease with different fencing tokens";
                 return Some(Err(StoreError::unknown(Fault::Busy, detail)));
             };
-            let merged = merge::lease(self.drift, majority, leases, fence)?;
+            let merged = lease::merged(self.drift, majority, leases, fence)?;
             Some(Ok(Released::SteppedBack(merged)))
         });
         merged.collect()

@@ -136,7 +136,7 @@ impl Core {
         deadlines: Deadlines,
     ) -> BTreeMap<LockName, LockView> {
         let names = names.take(INSPECTIONS_MAX);
-        let views = join_all(names.map(|name| self.inspect(name, deadlines.of_step()))).await;
+        let views = join_all(names.map(|name| self.view(name, deadlines.of_step()))).await;
         let views = views.into_iter().filter_map(Result::ok);
         views.map(|view| (view.name.clone(), view)).collect()
     }
@@ -149,11 +149,7 @@ impl Core {
         name: &LockName,
         views: Vec<&LockView>,
     ) -> LockView {
-        let absent = LockView {
-            name: name.clone(),
-            state: LockState::Free,
-            queue: Queue::default(),
-        };
+        let absent = LockView::new(name.clone(), LockState::Free, Queue::default());
         let absent_at = pages - views.len();
         let absences = std::iter::repeat_n(&absent, absent_at);
         let views: Vec<_> = views.into_iter().chain(absences).collect();

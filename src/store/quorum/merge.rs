@@ -1,15 +1,15 @@
-//! One picture of several: what nodes report of leases, holders, conflicts and locks, merged by claim.
+//! One picture of several: what nodes report of holders, conflicts and locks, merged by claim. What a holder is told of its
+//! own lease is in `lease`.
 //!
 //! A node may have a lease with a token of its own, until the decided one is recorded there. Its claim is what nodes know it
 //! by. A lease counts if a majority may have it: as many nodes as a majority needs beside those that did not answer.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::drift::Drift;
 use crate::domain::{
-    ClaimDigest, Conflict, ConflictKind, Fence, HeadWaiter, HoldLimits, Holder, Holders, Lease,
-    LockName, LockState, LockView, Mode, NotHolder, Position, PreviousLease, Queue,
+    ClaimDigest, Conflict, ConflictKind, Fence, HeadWaiter, Holder, Holders, LockName, LockState,
+    LockView, Mode, NotHolder, Position, Queue,
 };
 
 /// The largest value that at least `needed` of these reach; the smallest of fewer.
@@ -26,65 +26,11 @@ pub(super) fn needed(nodes: usize, answers: usize) -> usize {
     majority.saturating_sub(nodes - answers).max(1)
 }
 
-/// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token. A node
-/// that was away when it became a shared one may still have it alone.
-pub(super) fn lease(
-    drift: Drift,
-    majority: usize,
-    mut at_nodes: Vec<Lease>,
-    decided: Fence,
-) -> Option<Lease> {
-    at_nodes.sort_by_key(|lease| std::cmp::Reverse(lease.holder.expires_in));
-    let mut modes = at_nodes.iter().map(|lease| lease.holder.mode);
-    let shared = modes.find(|mode| *mode != Mode::Exclusive);
-    at_nodes.truncate(majority);
-    let mut lease = drift.lease_of_holder(at_nodes.pop()?);
-    lease.holder.mode = shared.unwrap_or(Mode::Exclusive);
-    lease.holder.fence = decided;
-    Some(lease)
-}
-
-/// The limits of a lease, of which a node may lack some that are over.
-pub(super) fn limits(reports: impl Iterator<Item = HoldLimits>) -> HoldLimits {
-    let strictest = |one: HoldLimits, other: HoldLimits| HoldLimits {
-        min_hold_left: one.min_hold_left.max(other.min_hold_left),
-        max_hold_left: match (one.max_hold_left, other.max_hold_left) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        },
-        lock_delay: one.lock_delay.max(other.lock_delay),
-    };
-    reports.reduce(strictest).unwrap_or_default()
-}
-
-/// The previous leases that a majority reports.
-pub(super) fn previous(
-    drift: Drift,
-    majority: usize,
-    reports: &[&[PreviousLease]],
-) -> Vec<PreviousLease> {
-    let mut by_name: BTreeMap<&LockName, Vec<Duration>> = BTreeMap::new();
-    for report in reports.iter().copied().flatten() {
-        by_name
-            .entry(&report.name)
-            .or_default()
-            .push(report.held_for);
-    }
-    by_name.retain(|_, reports| reports.len() >= majority);
-    let previous = by_name.into_iter().filter_map(|(name, reports)| {
-        Some(PreviousLease {
-            name: name.clone(),
-            held_for: drift.without(reached_by(majority, reports)?),
-        })
-    });
-    previous.collect()
-}
-
 /// The holders that at least `needed` of these reports have.
 pub(super) fn holders(drift: Drift, needed: usize, reports: &[&Holders]) -> Holders {
     let mut by_claim = by_claim(reports);
     by_claim.retain(|_, reports| reports.len() >= needed);
-    let shown = likeliest(&by_claim);
+    let shown = shown(&by_claim);
     let contends = |holder: &Holder| shown.is_some_and(|shown| shown.excludes(holder));
     by_claim.retain(|_, reports| !contends(reports[0]));
     let totals = reports.iter().map(|holders| {
@@ -126,11 +72,16 @@ fn merged<'a>(
     let order = reports.iter().flat_map(|holders| &holders.listed);
     let order = order.filter_map(|holder| by_claim.remove(&holder.claim));
     let listed = order.filter_map(|mut reports| {
-        let fence = likeliest_fence(&reports)?;
+        let fence = likeliest(reports.iter().map(|holder| holder.fence))?;
+        let hold_count = likeliest(reports.iter().map(|holder| holder.hold_count))?;
         reports.sort_by_key(|holder| std::cmp::Reverse(holder.expires_in));
         reports.truncate(needed);
         let holder = reports.pop().cloned()?;
-        Some(drift.public(Holder { fence, ..holder }))
+        Some(drift.public(Holder {
+            fence,
+            hold_count,
+            ..holder
+        }))
     });
     let listed: Vec<_> = listed.collect();
     let total = reached_by(needed, totals).unwrap_or_default();
@@ -162,7 +113,7 @@ impl Shown {
 /// Of claims that exclude each other, the one that holds the lock. Such claims have some nodes each, and none may be known
 /// to have a majority: it is the one that most nodes report, or of several the one that lasts longest, since what a process
 /// left at a node when it ended is never renewed.
-fn likeliest(by_claim: &BTreeMap<ClaimDigest, Vec<&Holder>>) -> Option<Shown> {
+fn shown(by_claim: &BTreeMap<ClaimDigest, Vec<&Holder>>) -> Option<Shown> {
     let likeliest = by_claim.iter().max_by_key(|(_, reports)| {
         let expires_in = reports.iter().map(|holder| holder.expires_in).max();
         (reports.len(), expires_in)
@@ -181,12 +132,15 @@ fn exclude(one: Mode, other: Mode) -> bool {
     }
 }
 
-/// The token of a holder: the one that most of its reports have. Of several, the largest is what a renewal of the claim
-/// would decide on.
-fn likeliest_fence(reports: &[&Holder]) -> Option<Fence> {
-    let count = |fence: Fence| reports.iter().filter(|other| other.fence == fence).count();
-    let fences = reports.iter().map(|holder| holder.fence);
-    fences.max_by_key(|fence| (count(*fence), *fence))
+/// The fencing token or hold count that most reports of a lease have. Of several, it is the largest: what a renewal would
+/// decide on.
+pub(super) fn likeliest<T: Ord + Copy>(reports: impl Iterator<Item = T>) -> Option<T> {
+    let reports: Vec<_> = reports.collect();
+    let count = |value: &T| reports.iter().filter(|other| *other == value).count();
+    reports
+        .iter()
+        .copied()
+        .max_by_key(|value| (count(value), *value))
 }
 
 /// Whether these views leave open who holds the lock, or with which token: some have a claim with different tokens, or
@@ -199,7 +153,7 @@ pub(super) fn is_unclear(majority: usize, views: &[&LockView]) -> bool {
         fences.iter().any(|fence| *fence != fences[0]) && agreed(majority, &fences).is_none()
     });
     let is_held = by_claim.values().any(|reports| reports.len() >= majority);
-    let shown = likeliest(&by_claim);
+    let shown = shown(&by_claim);
     let mut claims = by_claim.values();
     let has_contenders =
         claims.any(|reports| shown.is_some_and(|shown| shown.excludes(reports[0])));
@@ -306,11 +260,8 @@ fn fingerprint(view: &LockView) -> (u8, Vec<(ClaimDigest, Fence)>, u64, u64) {
 
 /// The lock as a majority shows it.
 pub(super) fn view(drift: Drift, needed: usize, name: &LockName, views: &[&LockView]) -> LockView {
-    LockView {
-        name: name.clone(),
-        state: state(drift, needed, views),
-        queue: queue(needed, views),
-    }
+    let (state, queue) = (state(drift, needed, views), queue(needed, views));
+    LockView::new(name.clone(), state, queue)
 }
 
 fn held<'a>(views: &[&'a LockView]) -> Vec<&'a Holders> {

@@ -205,17 +205,30 @@ impl<T> NodeAnswers<T> {
     /// Collects answers until they decide the operation. Returns what there is when all nodes have answered, when the
     /// deadline has passed, or when a majority has answered and the rest does not.
     pub(super) async fn until(
+        self,
+        deadline: Instant,
+        is_decided: impl Fn(&ByNode<T>) -> bool,
+    ) -> ByNode<T> {
+        self.until_also(Duration::ZERO, deadline, is_decided).await
+    }
+
+    /// The same, but waits for the rest this long when the operation is decided.
+    pub(super) async fn until_also(
         mut self,
+        rest_max: Duration,
         deadline: Instant,
         is_decided: impl Fn(&ByNode<T>) -> bool,
     ) -> ByNode<T> {
         let mut until = deadline;
         loop {
             let votes = ByNode(self.by_node);
-            if votes.missing() == 0 || is_decided(&votes) {
+            let is_decided = is_decided(&votes);
+            if votes.missing() == 0 || is_decided && rest_max.is_zero() {
                 return votes;
             }
-            if votes.answered().count() >= votes.majority() {
+            if is_decided {
+                until = until.min(Instant::now() + rest_max);
+            } else if votes.answered().count() >= votes.majority() {
                 until = until.min(Instant::now() + LATE_ANSWERS_MAX);
             }
             self.by_node = votes.0;
@@ -247,6 +260,12 @@ impl<T> ByNode<T> {
         self.0
             .iter()
             .filter_map(|answer| answer.as_ref()?.as_ref().ok())
+    }
+
+    /// The same with the number of each node.
+    pub(super) fn by_index(&self) -> impl Iterator<Item = (usize, &T)> {
+        let answers = self.0.iter().enumerate();
+        answers.filter_map(|(index, answer)| Some((index, answer.as_ref()?.as_ref().ok()?)))
     }
 
     /// Whether a majority has answered.

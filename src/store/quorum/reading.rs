@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Core;
+use super::disagreement::Dissenters;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::backoff::{Backoff, jittered};
@@ -20,20 +21,60 @@ const RECHECKED_FOR: Duration = Duration::from_millis(250);
 const RECHECK_MIN: Duration = Duration::from_millis(5);
 const RECHECK_MAX: Duration = Duration::from_millis(80);
 
+/// How long a view waits for nodes without which it is decided, to tell whether they agree. One that is slower is not
+/// compared: nobody waits for a slow node.
+const COMPARED_MAX: Duration = Duration::from_millis(10);
+
 impl Core {
+    /// The lock, and which nodes disagree.
     pub(super) async fn inspect(
         &self,
         name: &LockName,
         deadline: Instant,
     ) -> StoreResult<LockView> {
-        let mut views = self.viewed(name, deadline, deadline).await?;
-        let is_unclear = |views: &[LockView]| {
-            let views: Vec<_> = views.iter().collect();
-            merge::is_unclear(self.nodes.majority(), &views)
-        };
+        let mut dissenters = Dissenters::default();
+        let looked = self.looked(name, COMPARED_MAX, deadline, |views| {
+            dissenters.look(&self.of_majority(name, views), views.by_index())
+        });
+        let views = looked.await?;
+        let mut view = self.of_majority(name, &views);
+        for node in dissenters.certain() {
+            self.disagreements.count(node);
+            view.disagreeing_nodes.push(self.addresses[node].clone());
+        }
+        Ok(view)
+    }
+
+    /// The lock alone.
+    pub(super) async fn view(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
+        let looked = self.looked(name, Duration::ZERO, deadline, |_| false);
+        Ok(self.of_majority(name, &looked.await?))
+    }
+
+    fn of_majority(&self, name: &LockName, views: &ByNode<LockView>) -> LockView {
+        let answered: Vec<_> = views.answered().collect();
+        let needed = merge::needed(views.0.len(), answered.len());
+        merge::view(self.drift, needed, name, &answered)
+    }
+
+    fn is_unclear(&self, views: &ByNode<LockView>) -> bool {
+        let answered: Vec<_> = views.answered().collect();
+        merge::is_unclear(self.nodes.majority(), &answered)
+    }
+
+    /// The last of several looks at a lock: as many as it takes until it is clear, and `is_open` does not ask for more.
+    async fn looked(
+        &self,
+        name: &LockName,
+        rest_max: Duration,
+        deadline: Instant,
+        mut is_open: impl FnMut(&ByNode<LockView>) -> bool,
+    ) -> StoreResult<ByNode<LockView>> {
+        let first = self.viewed(name, rest_max, deadline, deadline);
+        let mut views = first.await?;
         let until = deadline.min(Instant::now() + RECHECKED_FOR);
         let mut pauses = Backoff::default();
-        while is_unclear(&views) {
+        while is_open(&views) | self.is_unclear(&views) {
             // Nodes get the token of a new lease within a round trip of its grant, and contenders roll back as fast.
             let pause = jittered(pauses.next(RECHECK_MIN, RECHECK_MAX));
             if Instant::now() + pause >= until {
@@ -41,24 +82,29 @@ impl Core {
             }
             sleep(pause).await;
             // What was seen before is an answer, also if fewer nodes answer now.
-            match self.viewed(name, deadline, until).await {
-                Ok(again) if again.len() >= views.len() || !is_unclear(&again) => views = again,
+            let (again, had) = (self.viewed(name, rest_max, deadline, until), &views);
+            match again.await {
+                Ok(again)
+                    if again.answered().count() >= had.answered().count()
+                        || !self.is_unclear(&again) =>
+                {
+                    views = again;
+                }
                 Ok(_) => {}
                 Err(_) => break,
             }
         }
-        let views: Vec<_> = views.iter().collect();
-        let needed = merge::needed(self.nodes.all().len(), views.len());
-        Ok(merge::view(self.drift, needed, name, &views))
+        Ok(views)
     }
 
     /// The lock as the nodes show it that have answered by `until`.
     async fn viewed(
         &self,
         name: &LockName,
+        rest_max: Duration,
         deadline: Instant,
         until: Instant,
-    ) -> StoreResult<Vec<LockView>> {
+    ) -> StoreResult<ByNode<LockView>> {
         let lock = name.clone();
         let operation: NodeOperation<LockView> = Arc::new(move |node, deadline| {
             let lock = lock.clone();
@@ -69,8 +115,11 @@ impl Core {
             answered.len() >= views.majority() && merge::are_alike(&answered)
         };
         let answers = self.nodes.ask(deadline, &operation);
-        let views = answers.until(until, is_decided).await;
-        views.of_majority(Effect::None)
+        let views = answers.until_also(rest_max, until, is_decided).await;
+        match views.has_majority() {
+            true => Ok(views),
+            false => Err(views.no_majority(Effect::None)),
+        }
     }
 
     pub(super) async fn evict(

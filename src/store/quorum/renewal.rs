@@ -1,5 +1,4 @@
-//! Renewing a claim. A node that has lost the lease gets it back, and one that has it with another token gets the decided
-//! one. Otherwise a lease that is renewed for long would lose one node after the other.
+//! Renewing a claim, and having each node brought to what a majority has renewed. What a node gets is in `restoring`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +9,13 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::follow_ups::FollowUps;
-use super::merge;
 use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
+use super::restoring::{Decided, fences};
 use super::turns::NodeTurn;
+use super::{lease, merge};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, LockNames, NotHeld, NotHolder, RenewOptions, Renewal, Renewed,
-    Token,
+    Attempt, Claim, Fence, LockNames, NotHeld, NotHolder, RenewOptions, Renewal, Renewed, Token,
 };
 use crate::store::assignment::Assigned;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -24,15 +23,6 @@ use crate::telemetry::traces;
 
 /// How long a node may take to get the lease back.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
-
-/// What a majority holds, for nodes that do not.
-#[derive(Debug)]
-struct Decided {
-    claim: Claim,
-    /// What a node that lacks the lease grants it to.
-    attempt: Attempt,
-    fences: Vec<Fence>,
-}
 
 /// The part of one node in a renewal.
 struct RenewalPart {
@@ -141,7 +131,10 @@ impl Core {
         let merged = largest.into_iter().enumerate().filter_map(|(lock, fence)| {
             let of_lock = || extended.iter().map(|renewals| &renewals[lock]);
             let leases = of_lock().map(|renewal| renewal.lease.clone());
-            let lease = merge::lease(drift, majority, leases.collect(), fence)?;
+            let mut lease = lease::merged(drift, majority, leases.collect(), fence)?;
+            let ttls = of_lock().map(|it| (it.lease.ttl, it.remaining_before));
+            let ttl = lease::newest_ttl(majority, &ttls.collect::<Vec<_>>())?;
+            lease.ttl = drift.ttl_of_holder(ttl);
             let before = merge::reached_by(majority, of_lock().map(|it| it.remaining_before))?;
             let remaining_before = match has_new_ttl {
                 true => drift.without(before),
@@ -150,8 +143,9 @@ impl Core {
             Some(Renewal {
                 lease,
                 remaining_before,
-                limits: merge::limits(of_lock().map(|renewal| renewal.limits)),
+                limits: lease::limits(of_lock().map(|renewal| renewal.limits)),
                 withdrawable_by,
+                is_of_stream: of_lock().any(|renewal| renewal.is_of_stream),
             })
         });
         merged.collect()
@@ -221,16 +215,19 @@ impl Core {
             ..Claim::plain(names.clone(), token, lease.ttl)
         };
         // The nodes have reported their own times, which have the allowance.
-        let limits = renewals.first()?.limits;
+        let first = renewals.first()?;
+        let limits = first.limits;
         Some(Arc::new(Decided {
             claim: Claim {
                 min_hold: limits.min_hold_left,
                 max_hold: limits.max_hold_left,
                 lock_delay: limits.lock_delay,
+                takes_over: first.is_of_stream,
                 ..self.drift.claim_at_nodes(&claim)
             },
             attempt,
-            fences: fences(renewals),
+            leases: renewals.iter().map(|it| it.lease.clone()).collect(),
+            drift: self.drift,
         }))
     }
 }
@@ -259,7 +256,7 @@ impl RenewalPart {
         let deadline = Instant::now() + RESTORE_MAX;
         match decision {
             RenewalDecision::Extended(decided) => {
-                let restored = restore(&self.node, &answer, &decided, deadline);
+                let restored = decided.restore(&self.node, &answer, deadline);
                 // If the node does not answer, the next renewal tries again.
                 let _ = answered_by(deadline, restored).await;
             }
@@ -273,35 +270,6 @@ impl RenewalPart {
     }
 }
 
-/// Brings a node to what was decided.
-async fn restore(
-    node: &NodeStore,
-    answer: &StoreResult<Renewed>,
-    decided: &Decided,
-    deadline: Instant,
-) -> StoreResult<()> {
-    let proposed: Vec<Fence> = match answer {
-        Ok(Renewed::Extended(renewals)) => fences(renewals),
-        Ok(Renewed::NotHolder(_)) => {
-            let acquired = node.acquire(&decided.claim, decided.attempt, None, deadline);
-            let Acquired::Granted(granted) = acquired.await? else {
-                // Another claim's lease is there, or the node has no vote yet.
-                return Ok(());
-            };
-            let fences = granted.leases.iter().map(|lease| lease.holder.fence);
-            fences.collect()
-        }
-        Ok(Renewed::Mismatched(_)) | Err(_) => return Ok(()),
-    };
-    if proposed == decided.fences {
-        return Ok(());
-    }
-    let changes = changes(&proposed, &decided.fences, true);
-    node.assign_fences(&decided.claim, &changes, deadline)
-        .await?;
-    Ok(())
-}
-
 fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
     match renewed {
         Renewed::Extended(renewals) => Some(renewals),
@@ -311,7 +279,18 @@ fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
 
 fn is_decided(votes: &ByNode<Renewed>) -> bool {
     let refused = votes.answered().filter(|vote| extended(vote).is_none());
-    refused.count() >= votes.majority() || agreed_fences(votes).is_some()
+    refused.count() >= votes.majority() || agreed_fences(votes).is_some() && agree_on_terms(votes)
+}
+
+/// Whether a majority has extended leases with the same hold counts, TTLs and modes. Another node may have missed a change.
+fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
+    let terms = |renewals: &Vec<Renewal>| {
+        let leases = renewals.iter().map(|renewal| &renewal.lease);
+        let terms = leases.map(|lease| (lease.holder.hold_count, lease.ttl, lease.holder.mode));
+        terms.collect::<Vec<_>>()
+    };
+    let all: Vec<_> = votes.answered().filter_map(extended).map(terms).collect();
+    merge::agreed(votes.majority(), &all).is_some()
 }
 
 /// The tokens that a majority of nodes has extended leases with.
@@ -333,11 +312,6 @@ fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
         })
         .collect();
     merge::agreed(votes.majority(), &all)?
-}
-
-fn fences(renewals: &[Renewal]) -> Vec<Fence> {
-    let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
-    fences.collect()
 }
 
 /// Whether a majority remembers of each of these locks that the claim has ended there. Then it cannot be granted them again

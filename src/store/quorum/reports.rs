@@ -1,7 +1,7 @@
 //! The notifications of the nodes, each passed on once: when a majority has reported it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,6 +12,10 @@ use crate::store::Listener;
 
 /// How long reports of the same are counted together. A node that is later has missed it.
 const COUNTED: Duration = Duration::from_secs(5);
+
+/// A node whose report of a wake-up is later than this has missed it, and means the next one. A wake-up too many costs a
+/// poll, and one that is missed costs the time until the next poll.
+const LATE_WAKE_UPS_MAX: Duration = Duration::from_millis(100);
 
 /// Counts reports.
 #[derive(Debug)]
@@ -27,8 +31,7 @@ struct ReportCounts {
     reports: HashMap<Subject, ReportCount>,
     /// When to forget which, in this order.
     ages: VecDeque<(Instant, Subject)>,
-    /// When each node last lost events.
-    lost: HashMap<usize, Instant>,
+    deliveries: Deliveries,
     /// The number of the last event that has no fencing token.
     last_number: u64,
 }
@@ -47,9 +50,19 @@ enum Subject {
 struct ReportCount {
     /// How often each node has reported it.
     by_node: Vec<u64>,
-    /// How often it was passed on.
+    /// How often it was passed on, and when last.
     passed_on: u64,
+    passed_on_at: Instant,
     last: Instant,
+}
+
+/// Which nodes deliver all their events.
+#[derive(Debug, Default)]
+struct Deliveries {
+    /// The nodes that do not, or did not a moment ago: since when they do again.
+    interrupted: HashMap<usize, Option<Instant>>,
+    /// Whether events may be missing because too few nodes delivered all of theirs at once.
+    has_gap: bool,
 }
 
 /// The listener of one node.
@@ -73,21 +86,30 @@ impl Reports {
         self.listener.get_or_init(|| listener);
     }
 
+    fn lock(&self) -> MutexGuard<'_, ReportCounts> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts a report, and passes it on if it is the one that makes a majority. That happens while the reports are locked,
     /// so that two do not overtake each other.
     fn report(&self, node: usize, subject: Subject, pass_on: impl FnOnce(&dyn Listener, u64)) {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.lock();
         let now = Instant::now();
         counted.forget_old(now);
         let nodes = self.nodes;
+        let is_wake_up = subject.is_wake_up();
         let report = counted.reports.entry(subject.clone());
         let report = report.or_insert_with(|| ReportCount {
             by_node: vec![0; nodes],
             passed_on: 0,
+            passed_on_at: now,
             last: now,
         });
         let is_first = report.by_node.iter().all(|count| *count == 0);
         report.last = now;
+        if is_wake_up {
+            report.catch_up(node);
+        }
         if !report.count(node) {
             if is_first {
                 counted.ages.push_back((now, subject));
@@ -98,6 +120,16 @@ impl Reports {
         let number = counted.last_number;
         if let Some(listener) = self.listener.get() {
             pass_on(listener.as_ref(), number);
+        }
+    }
+}
+
+impl Subject {
+    /// Whether it only has somebody look, so that it may be passed on too often.
+    fn is_wake_up(&self) -> bool {
+        match self {
+            Self::Reserved(_) | Self::Dequeued(..) | Self::Evicted(_) | Self::Released(..) => true,
+            Self::Event(..) => false,
         }
     }
 }
@@ -120,7 +152,45 @@ impl ReportCounts {
     }
 }
 
+impl Deliveries {
+    /// A node does not deliver all its events from now on.
+    fn interrupted(&mut self, node: usize, nodes: usize) {
+        self.interrupted.insert(node, None);
+        self.note_gap(nodes);
+    }
+
+    /// A node delivers all its events from now on. Returns whether watchers have to look again: events may be missing, and
+    /// from now on a majority delivers all.
+    fn resumed(&mut self, node: usize, nodes: usize) -> bool {
+        self.interrupted.insert(node, Some(Instant::now()));
+        self.note_gap(nodes);
+        let silent = self.interrupted.values().filter(|since| since.is_none());
+        silent.count() <= minority(nodes) && std::mem::take(&mut self.has_gap)
+    }
+
+    /// That a node is silent is noticed a while later.
+    fn note_gap(&mut self, nodes: usize) {
+        self.interrupted
+            .retain(|_, since| since.is_none_or(|since| since.elapsed() <= COUNTED));
+        self.has_gap |= self.interrupted.len() > minority(nodes);
+    }
+}
+
+/// How many nodes may be missing.
+fn minority(nodes: usize) -> usize {
+    (nodes - 1) / 2
+}
+
 impl ReportCount {
+    /// Has the next report of a node that has missed some count for what is reported now.
+    fn catch_up(&mut self, node: usize) {
+        let is_reported_again = self.by_node.iter().any(|count| *count > self.passed_on);
+        let has_missed = self.passed_on_at.elapsed() > LATE_WAKE_UPS_MAX;
+        if is_reported_again || has_missed {
+            self.by_node[node] = self.by_node[node].max(self.passed_on);
+        }
+    }
+
     /// Counts a report of a node. Returns whether a majority has reported the subject once more.
     fn count(&mut self, node: usize) -> bool {
         self.by_node[node] += 1;
@@ -131,6 +201,7 @@ impl ReportCount {
         let is_more = of_majority > self.passed_on;
         if is_more {
             self.passed_on = of_majority;
+            self.passed_on_at = Instant::now();
             // A node that has missed some does not keep later ones from being counted.
             for count in &mut self.by_node {
                 *count = (*count).max(of_majority - 1);
@@ -193,20 +264,18 @@ impl Listener for NodeListener {
     /// An event is lost only if too few nodes are left to report it.
     fn events_lost(&self) {
         let reports = &self.reports;
-        let mut counted = reports
-            .counted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        counted
-            .lost
-            .retain(|_, at| now.duration_since(*at) <= COUNTED);
-        counted.lost.insert(self.node, now);
-        let is_lost = counted.lost.len() > (reports.nodes - 1) / 2;
+        let mut counted = reports.lock();
+        let is_lost = counted.deliveries.resumed(self.node, reports.nodes);
         drop(counted);
         if let Some(listener) = reports.listener.get().filter(|_| is_lost) {
             listener.events_lost();
         }
+    }
+
+    fn events_interrupted(&self) {
+        let reports = &self.reports;
+        let mut counted = reports.lock();
+        counted.deliveries.interrupted(self.node, reports.nodes);
     }
 }
 

@@ -27,6 +27,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use super::attempts::Attempts;
+use super::decision::{Assignment, Decision};
 use super::drift::{TOO_FAR_AHEAD, TokenLead};
 use super::follow_ups::{FollowUpPermit, FollowUps};
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
@@ -50,46 +52,14 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Ask {
     /// The claim as the nodes get it.
     pub(super) claim: Arc<Claim>,
+    /// The attempt of the client's request.
+    pub(super) requested: Attempt,
+    /// What the nodes know it by.
     pub(super) attempt: Attempt,
     pub(super) request: Option<QueueRequest>,
     pub(super) deadline: Instant,
     /// The time of this process's clock, in microseconds since 1970.
     pub(super) now_us: u64,
-}
-
-/// What was decided. A round that ends without [`Keep`](Self::Keep) is rolled back.
-#[derive(Clone, Debug)]
-enum Decision {
-    Open,
-    /// The claim waits: ask again, with this place in the queues.
-    Place(u64),
-    /// A majority has granted the locks: record these tokens.
-    Assign(Assignment),
-    /// The claim holds its locks with these tokens.
-    Keep(Arc<[Fence]>),
-    /// The claim has not been granted. If it waits, at this place.
-    RollBack(Option<u64>),
-}
-
-impl Decision {
-    /// Decisions come in this order; a node that is late gets only the last.
-    fn stage(&self) -> u8 {
-        match self {
-            Self::Open => 0,
-            Self::Place(_) => 1,
-            Self::Assign(assignment) => 2 + assignment.number,
-            Self::Keep(_) | Self::RollBack(_) => u8::MAX,
-        }
-    }
-}
-
-/// Tokens to be recorded, and where nodes answer to that.
-#[derive(Clone, Debug)]
-struct Assignment {
-    /// How often tokens were decided before.
-    number: u8,
-    decided: Arc<[Fence]>,
-    answers: mpsc::UnboundedSender<(usize, StoreResult<Recording>)>,
 }
 
 /// A round in progress. Dropped, it is rolled back.
@@ -109,11 +79,18 @@ struct RoundPart {
     turn: NodeTurn,
     follow_ups: FollowUps,
     token_lead: TokenLead,
+    attempts: Attempts,
     ask: Ask,
     decision: watch::Receiver<Decision>,
 }
 
 impl Ask {
+    /// Has the next round ask with another attempt, because nodes refuse this one from now on.
+    pub(super) fn rename(&self, attempts: &Attempts) {
+        let (token, ttl) = (self.claim.token, self.claim.ttl);
+        attempts.rename(token, self.requested, self.attempt, ttl);
+    }
+
     /// Asks from this place in the queues.
     fn take_place(&mut self, sequence: u64) {
         if let Some(request) = &mut self.request {
@@ -125,7 +102,7 @@ impl Ask {
 
 impl Round {
     /// Asks all nodes.
-    pub(super) fn begin(nodes: &Nodes, ask: &Ask) -> Self {
+    pub(super) fn begin(nodes: &Nodes, attempts: &Attempts, ask: &Ask) -> Self {
         let (decision, decided) = watch::channel(Decision::Open);
         let (vote, votes) = mpsc::unbounded_channel();
         let (vote_again, votes_at_place) = mpsc::unbounded_channel();
@@ -137,6 +114,7 @@ impl Round {
                 turn: at_node.turn,
                 follow_ups: at_node.follow_ups,
                 token_lead: at_node.token_lead,
+                attempts: attempts.clone(),
                 ask: ask.clone(),
                 decision: decided.clone(),
             };
@@ -271,6 +249,10 @@ impl RoundPart {
         follow_up: Option<FollowUpPermit>,
     ) {
         if may_hold {
+            // A request that waits asks this node again.
+            if self.ask.request.is_some() {
+                self.ask.rename(&self.attempts);
+            }
             if let Some(_permit) = follow_up.or_else(|| self.follow_ups.begin()) {
                 self.roll_back().await;
             }
@@ -297,6 +279,7 @@ impl RoundPart {
             request,
             deadline,
             now_us,
+            requested: _,
         } = self.ask.clone();
         let in_turn = async {
             self.turn.begins().await;

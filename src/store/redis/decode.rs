@@ -135,13 +135,15 @@ fn counters(mut reply: Reply) -> Result<Vec<u64>, Malformed> {
     Ok(counters)
 }
 
-fn limits(mut reply: Reply) -> Result<HoldLimits, Malformed> {
+/// The limits of a lease, and whether it is a stream's.
+fn limits(mut reply: Reply) -> Result<(HoldLimits, bool), Malformed> {
     let mut millis = || Ok(reply.optional()?.map(Duration::from_millis));
-    Ok(HoldLimits {
+    let limits = HoldLimits {
         min_hold_left: millis()?,
         max_hold_left: millis()?,
         lock_delay: millis()?,
-    })
+    };
+    Ok((limits, reply.optional()?.is_some()))
 }
 
 pub(super) fn renewed(
@@ -157,6 +159,7 @@ pub(super) fn renewed(
             // A lease with options is not packed, and neither is one that an attempt may still roll back.
             limits: HoldLimits::default(),
             withdrawable_by: None,
+            is_of_stream: false,
         }]);
         return Ok(InTime::Done((renewed, None)));
     }
@@ -167,13 +170,14 @@ pub(super) fn renewed(
             let renewals = names.iter().map(|_| {
                 let remaining_before = reply.millis()?;
                 closed_for = closed_for.max(Some(reply.millis()?));
-                let limits = limits(reply.list()?)?;
+                let (limits, is_of_stream) = limits(reply.list()?)?;
                 let lease = lease(reply.list()?, now_ms)?;
                 Ok(Renewal {
                     lease,
                     remaining_before,
                     limits,
                     withdrawable_by: record::attempt(&reply.bytes()?)?,
+                    is_of_stream,
                 })
             });
             Renewed::Extended(renewals.collect::<Result<_, _>>()?)

@@ -303,10 +303,6 @@ impl Node {
         };
         let inspected = node.run(request, deadline, command, views::inspected);
         let (state, queue) = inspected.await?.answer;
-        Ok(LockView {
-            name: name.clone(),
-            state,
-            queue,
-        })
+        Ok(LockView::new(name.clone(), state, queue))
     }
 }

@@ -250,7 +250,9 @@ impl PubSub {
 
     /// Redis lost data, or a node joined that may not have passed on messages: events may be missing.
     pub(super) fn data_lost(&self) {
-        self.shared.interrupt_delivery();
+        if let Some((listener, _)) = self.attached.get() {
+            self.shared.interrupt_delivery(&**listener);
+        }
     }
 
     /// A health check found whether the user may count subscribers.
@@ -322,22 +324,26 @@ impl PubSubShared {
     }
 
     /// Messages are lost until the next connection.
-    pub(super) fn lost(&self, is_forbidden: bool) {
+    pub(super) fn lost(&self, is_forbidden: bool, listener: &dyn Listener) {
         self.may_not_subscribe
             .store(is_forbidden, Ordering::Relaxed);
         self.demand.set_source(match is_forbidden {
             true => DemandSource::Never,
             false => DemandSource::Interrupted,
         });
-        self.interrupt_delivery();
+        self.interrupt_delivery(listener);
     }
 
     /// Events may be missing. Once all processes know again that this one wants them, the listener gets `events_lost`.
-    fn interrupt_delivery(&self) {
+    fn interrupt_delivery(&self, listener: &dyn Listener) {
+        let mut is_interrupted = false;
         self.delivery.send_modify(|delivery| {
-            delivery.has_gap |= delivery.is_sure;
-            delivery.is_sure = false;
+            is_interrupted = std::mem::take(&mut delivery.is_sure);
+            delivery.has_gap |= is_interrupted;
         });
+        if is_interrupted {
+            listener.events_interrupted();
+        }
     }
 
     pub(super) fn may_publish(&self, error: Option<&RedisError>) {

@@ -65,7 +65,8 @@ impl Subscriber {
             };
             // Whatever ended the loop, the connection cannot be used again.
             let is_forbidden = |failure: &Failure| failure.fault == Fault::Permission;
-            self.shared.lost(ended.as_ref().is_err_and(is_forbidden));
+            self.shared
+                .lost(ended.as_ref().is_err_and(is_forbidden), &*self.listener);
             tokio::time::sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
         }
     }

@@ -74,7 +74,7 @@ pub(super) fn page(
     while !reply.is_read() {
         let name = names.get(views.len()).cloned().ok_or(Malformed)?;
         let (state, queue) = view(reply.list()?, now_ms)?;
-        views.push(LockView { name, state, queue });
+        views.push(LockView::new(name, state, queue));
     }
     // A step without progress would be repeated for ever.
     if views.is_empty() {

@@ -383,11 +383,9 @@ impl Lock {
     }
 
     pub(super) fn view(&self, now: StoreTime) -> LockView {
-        LockView {
-            name: self.name.clone(),
-            state: self.state(&mut AnswerRoom::for_locks(1), now),
-            queue: self.queue().map_or_else(Queue::default, WaitQueue::view),
-        }
+        let state = self.state(&mut AnswerRoom::for_locks(1), now);
+        let queue = self.queue().map_or_else(Queue::default, WaitQueue::view);
+        LockView::new(self.name.clone(), state, queue)
     }
 }
 

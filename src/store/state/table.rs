@@ -78,11 +78,7 @@ impl Table {
     pub(super) fn inspect(&mut self, name: &LockName, now: StoreTime) -> LockView {
         match self.find(name, now) {
             Some(slot) => self.locks[slot].view(now),
-            None => LockView {
-                name: name.clone(),
-                state: LockState::Free,
-                queue: Queue::default(),
-            },
+            None => LockView::new(name.clone(), LockState::Free, Queue::default()),
         }
     }
 

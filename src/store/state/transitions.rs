@@ -62,6 +62,7 @@ impl Table {
         let lease = record.lease(now);
         let limits = record.limits(now);
         let withdrawable_by = record.receivers.withdrawable_by();
+        let is_of_stream = record.is_of_stream();
         self.effects.lease_changed(&key.name, key.claim);
         self.effects
             .event(EventKind::Renewed, &key.name, record, now);
@@ -71,6 +72,7 @@ impl Table {
             remaining_before,
             limits,
             withdrawable_by,
+            is_of_stream,
         })
     }
 

@@ -1,4 +1,4 @@
-//! The URL of a quorum.
+//! The URL of a quorum, and its settings.
 
 use leasehold::config::{QuorumAddress, StoreUrl};
 
@@ -41,6 +41,24 @@ fn a_quorum_keeps_smaller_limits() {
     ] {
         let (config, _) = from_environment(&[("LEASEHOLD_STORE", url)]).unwrap();
         assert_eq!(config.lease.limits.limit_max, limit_max, "{url}");
+    }
+}
+
+/// Two clocks that NTP slews in opposite directions drift apart by one thousandth, so nothing less is safe.
+#[test]
+fn the_drift_of_clocks_can_be_set_but_not_to_nothing() {
+    let with_drift = |drift| from_environment(&[("LEASEHOLD_QUORUM_DRIFT_PER_THOUSAND", drift)]);
+    for (written, drift) in [("1", 1), ("50", 50), ("200", 200)] {
+        let (config, _) = with_drift(written).unwrap();
+        assert_eq!(config.quorum.drift_per_thousand, drift);
+    }
+    for (written, problem) in [
+        ("0", "a whole number from 1"),
+        ("0.01", "a whole number from 1"),
+        ("201", "201 is more than 200: clocks that drift apart"),
+    ] {
+        let error = complaint(with_drift(written));
+        assert!(error.contains(problem), "{error}");
     }
 }
 

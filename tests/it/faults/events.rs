@@ -121,7 +121,7 @@ async fn a_process_that_is_cut_off_from_messages_sends_events() {
 }
 
 /// A watcher that starts while messages are lost gets a `reset` once they arrive again, and not before all processes
-/// know of the watcher.
+/// know of the watcher. From then on it is told when they are lost again.
 #[tokio::test]
 async fn a_watcher_that_starts_while_cut_off_gets_a_reset() {
     let server = durable_redis().await;
@@ -156,6 +156,16 @@ async fn a_watcher_that_starts_while_cut_off_gets_a_reset() {
         .await;
     }
     assert_eq!(ear.missed_events(), 1, "there is one gap");
+    assert_eq!(
+        ear.interruptions(),
+        0,
+        "it was not sure of any event before"
+    );
+    proxy.cut();
+    eventually("it is told at once", async || {
+        (ear.interruptions() == 1).then_some(())
+    })
+    .await;
 }
 
 /// No connection breaks, so nothing else shows that leases have ended.

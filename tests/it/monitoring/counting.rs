@@ -273,8 +273,25 @@ async fn every_node_of_a_quorum_is_counted_by_its_url() {
     let store = format!("quorum:{}", urls.join(","));
     let counted = Counted::start(&["--store", &store, "--redis-check-interval", "200ms"]);
     counted.acquire("a", "").await;
-    servers[1].kill();
     let series = |name: &str, url: &str| format!("leasehold_quorum_node_{name}{{node=\"{url}\"}}");
+    eventually("one node loses the lease", async || {
+        let script = "return #redis.call('KEYS', ARGV[1]) > 0 and redis.call('DEL', unpack(redis.call('KEYS', ARGV[1])))";
+        let deleted = servers[2].command(&["EVAL", script, "0", "lh:1:*a"]).await;
+        matches!(deleted, redis::Value::Int(_)).then_some(())
+    })
+    .await;
+    let view = status(counted.client.get(counted.lock("a")), 200).await;
+    let view: serde_json::Value = view.json().await.unwrap();
+    assert_eq!(view["disagreeing_nodes"], serde_json::json!([urls[2]]));
+    eventually("the disagreement is counted", async || {
+        let count = counted
+            .page()
+            .await
+            .get(&series("disagreements_total", &urls[2]));
+        (count == 1.0).then_some(())
+    })
+    .await;
+    servers[1].kill();
     let page = eventually("the node has no vote", async || {
         let page = counted.page().await;
         (page.get(&series("votes", &urls[1])) == 0.0).then_some(page)
@@ -283,6 +300,8 @@ async fn every_node_of_a_quorum_is_counted_by_its_url() {
     for url in [&urls[0], &urls[2]] {
         assert_eq!(page.get(&series("votes", url)), 1.0);
         assert_eq!(page.get(&series("dropped_total", url)), 0.0);
+        let disagreements = f64::from(u8::from(url == &urls[2]));
+        assert_eq!(page.get(&series("disagreements_total", url)), disagreements);
         assert!(page.get(&series("clock_offset_seconds", url)).abs() < 60.0);
     }
     counted.acquire("b", "").await;

@@ -141,6 +141,11 @@ pub(super) fn is_granted(answer: Result<Acquired, StoreError>) -> bool {
     })
 }
 
+/// Whether the claim was granted, now or before.
+pub(super) fn has_granted(answer: Result<Acquired, StoreError>) -> bool {
+    matches!(answer, Ok(Acquired::Granted(_)))
+}
+
 /// The failure of an operation that a node has not carried out.
 pub(super) fn unreachable() -> Fate {
     Fate::Fails(StoreError::Unavailable {

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use leasehold::domain::{Acquired, Claim};
+use leasehold::store::LockStore;
+
 use super::nodes::{Process, unreachable};
-use crate::support::fixture::{SHORT, Waiter, claim, rival};
+use crate::support::fixture::{SHORT, Waiter, claim, deadline, rival};
 use crate::support::scripted_store::Fate;
 
 /// A client repeats its request, which does not say where the claim was, and one node does not know it.
@@ -63,5 +66,41 @@ async fn a_claim_that_waits_is_not_overtaken_whatever_one_node_does() {
             process.fixture.granted_after_wait(&mut first).await;
             process.fixture.granted_after_wait(&mut second).await;
         }
+    }
+}
+
+async fn released_at(process: &Process, node: usize, claim: &Claim) {
+    let store = &process.nodes[node].store;
+    let released = store.release(&claim.names, claim.token, None, deadline());
+    released.await.expect("the node answers");
+}
+
+/// The lock is free at one node alone, whose answer comes after the others have decided that the claim waits. It is among
+/// the nodes that grant the lock later.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_late_grant_was_taken_back_grants_the_lock_later() {
+    for late in 0..3 {
+        let process = Process::alone();
+        let holding = claim();
+        process.fixture.granted(&holding).await;
+        process.settled().await;
+        released_at(&process, late, &holding).await;
+        process.meets(&[late], &Fate::Late(Duration::from_millis(150)));
+        let mut waiter = Waiter::new(rival(&holding));
+        process.fixture.still_waits(&mut waiter).await;
+        process.without(&[]);
+        process.settled().await;
+        for node in (0..3).filter(|node| *node != late) {
+            released_at(&process, node, &holding).await;
+        }
+        process.without(&[(late + 1) % 3]);
+        let mut is_granted = false;
+        for _ in 0..3 {
+            is_granted |= matches!(
+                process.fixture.poll(&mut waiter).await,
+                Acquired::Granted(_)
+            );
+        }
+        assert!(is_granted, "node {late} was late");
     }
 }

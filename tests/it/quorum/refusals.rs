@@ -1,10 +1,15 @@
-//! Refusals: what one node alone answers does not stand for all of them.
+//! Refusals: what one node alone answers does not stand for all of them, and what all together have answered is not hidden
+//! by a later round.
 
-use leasehold::domain::{Claim, NotHolder};
+use std::time::Duration;
+
+use leasehold::domain::{Attempt, Claim, NotHolder};
 use leasehold::store::LockStore;
+use tokio::time::Instant;
 
 use super::nodes::Process;
 use crate::support::fixture::{SHORT, assert_held, claim, deadline, ended, for_short, rival};
+use crate::support::scripted_store::Fate;
 
 async fn release_at(process: &Process, node: usize, claim: &Claim) {
     let store = &process.nodes[node].store;
@@ -61,5 +66,26 @@ async fn a_claim_that_was_released_at_one_node_has_ended() {
         process.leave_at((index + 1) % 3, &rival(&claim)).await;
         let answer = process.fixture.acquire(&claim).await;
         assert_eq!(answer, ended(&claim, NotHolder::Released));
+    }
+}
+
+/// Contenders have a node each, so there are further rounds, for the last of which the time is too short.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_not_hidden_by_a_round_without_enough_time() {
+    let process = Process::alone();
+    let first = claim();
+    process.leave_at(0, &first).await;
+    process.leave_at(1, &rival(&first)).await;
+    process.leave_at(2, &rival(&first)).await;
+    process.meets(&[0, 1, 2], &Fate::Late(Duration::from_millis(20)));
+    for millis in 25..300 {
+        let until = Instant::now() + Duration::from_millis(millis);
+        let (rival, attempt) = (rival(&first), Attempt::random());
+        let refused = process.quorum.acquire(&rival, attempt, None, until);
+        let answer = refused
+            .await
+            .unwrap_or_else(|error| panic!("{millis} ms: {error}"));
+        assert_held(&answer);
+        assert!(Instant::now() <= until + Duration::from_millis(1));
     }
 }

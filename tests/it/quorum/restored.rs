@@ -4,7 +4,7 @@ use leasehold::domain::{Acquired, Attempt, Claim, RenewOptions, Renewed, Rollbac
 use leasehold::store::LockStore;
 
 use super::nodes::Process;
-use crate::support::fixture::{claim, deadline};
+use crate::support::fixture::{claim, deadline, lock_of};
 
 /// A stream gets the lease, as the first one or not.
 async fn opens(process: &Process, claim: &Claim, stream: Attempt) {
@@ -77,4 +77,25 @@ async fn a_stream_that_was_taken_over_without_a_node_leaves_the_lease_to_a_major
     loses(&process, 1, &claim, second).await;
     closes(&process, &claim, first).await;
     assert_eq!(process.held_at(&claim).await, [0, 1]);
+}
+
+/// Two nodes have got the lease back. Without a majority that knows of the stream, it would learn that at its next renewal.
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_told_of_the_release_of_a_lease_that_nodes_got_back() {
+    let process = Process::alone();
+    let (claim, stream) = (
+        Claim {
+            takes_over: true,
+            ..claim()
+        },
+        Attempt::random(),
+    );
+    opens(&process, &claim, stream).await;
+    for node in [0, 1] {
+        loses(&process, node, &claim, stream).await;
+    }
+    process.fixture.freed(&claim).await;
+    process.settled().await;
+    let (lock, listener) = (lock_of(&claim), process.fixture.listener());
+    assert_eq!(listener.releases_of(lock, claim.token.digest(lock)), 1);
 }

@@ -21,6 +21,7 @@ struct Recorded {
     events: Vec<LockEvent>,
     missed: usize,
     missed_events: usize,
+    interruptions: usize,
 }
 
 impl RecordingListener {
@@ -75,6 +76,11 @@ impl RecordingListener {
         self.recorded().missed
     }
 
+    /// How often the store reported that events may be missing from then on.
+    pub(crate) fn interruptions(&self) -> usize {
+        self.recorded().interruptions
+    }
+
     /// How often the store reported that events may have been lost.
     pub(crate) fn missed_events(&self) -> usize {
         self.recorded().missed_events
@@ -114,5 +120,9 @@ impl Listener for RecordingListener {
 
     fn events_lost(&self) {
         self.recorded().missed_events += 1;
+    }
+
+    fn events_interrupted(&self) {
+        self.recorded().interruptions += 1;
     }
 }

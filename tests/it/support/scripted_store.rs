@@ -4,7 +4,7 @@
 mod answers;
 mod messages;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -87,6 +87,8 @@ pub(crate) struct ScriptedStore {
     health: Option<StoreHealth>,
     /// The polls, in order, with the tickets that they sent.
     polls: Mutex<Vec<(Token, Option<Ticket>)>>,
+    /// The attempts that were undone. As Redis does, it refuses their requests from then on.
+    undone: Mutex<HashSet<(Token, Attempt)>>,
     /// The clean-up operations, in order.
     cleanups: Mutex<Vec<Operation>>,
     /// The operations on the queue as the store executed them, in order, if they are recorded.
@@ -118,6 +120,7 @@ impl ScriptedStore {
             evicted: None,
             health: None,
             polls: Mutex::default(),
+            undone: Mutex::default(),
             cleanups: Mutex::default(),
             executed: Mutex::default(),
             messages,

@@ -92,12 +92,12 @@ local function lease_fields(lease)
     }
 end
 
--- What is left of min_hold and of max_hold, and lock_delay; false for what the claim has not asked for.
+-- What is left of min_hold and of max_hold, lock_delay, and whether the lease is a stream's; false for what does not apply.
 local function lease_limits(lease)
     local options = lease.options
     local min_hold_ms, ceiling_ms = options.min_hold_ms, options.ceiling_ms
     return {
         min_hold_ms and math.max(lease.acquired_ms + min_hold_ms - now_ms, 0) or false,
-        ceiling_ms and ceiling_ms - now_ms or false, options.lock_delay_ms or false,
+        ceiling_ms and ceiling_ms - now_ms or false, options.lock_delay_ms or false, options.is_of_stream and 1 or false,
     }
 end

@@ -16,7 +16,7 @@ use leasehold::store::{
 };
 use tokio::time::Instant;
 
-use super::{Fate, Operation, ScriptedStore, meets};
+use super::{Fate, Operation, ScriptedStore, meets, unavailable};
 
 const FIRST: Position = Position {
     position: 1,
@@ -57,7 +57,9 @@ impl LockStore for ScriptedStore {
             self.fates_of_polls.lock().unwrap().pop_front()
         });
         let answer = async {
+            let is_undone = (self.undone.lock().unwrap()).contains(&(claim.token, attempt));
             match self.is_recovering.load(Ordering::Relaxed) {
+                _ if is_undone => Err(unavailable()),
                 true => Ok(recovering(request)),
                 false => {
                     let answer = self.store.acquire(claim, attempt, request, deadline).await;
@@ -104,6 +106,10 @@ impl LockStore for ScriptedStore {
         deadline: Instant,
     ) -> StoreResult<()> {
         let answer = async {
+            if rollback == Rollback::Undo {
+                let mut undone = self.undone.lock().unwrap();
+                undone.insert((claim.token, attempt));
+            }
             let answer = self
                 .store
                 .withdraw(claim, attempt, rollback, deadline)

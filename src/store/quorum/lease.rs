@@ -1,0 +1,79 @@
+//! A lease as its holder is told of it, made of what the nodes have of it. A node that has missed a change has a former hold
+//! count or TTL. What others see of a lease is in `merge`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::drift::Drift;
+use super::merge;
+use crate::domain::{Fence, HoldLimits, Lease, LockName, Mode, PreviousLease, Ttl};
+
+/// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token. A node
+/// that was away when it became a shared one may still have it alone.
+pub(super) fn merged(
+    drift: Drift,
+    majority: usize,
+    mut at_nodes: Vec<Lease>,
+    decided: Fence,
+) -> Option<Lease> {
+    at_nodes.sort_by_key(|lease| std::cmp::Reverse(lease.holder.expires_in));
+    let mut modes = at_nodes.iter().map(|lease| lease.holder.mode);
+    let shared = modes.find(|mode| *mode != Mode::Exclusive);
+    let hold_count = merge::likeliest(at_nodes.iter().map(|lease| lease.holder.hold_count))?;
+    let ttls = at_nodes.iter().map(|it| (it.ttl, it.holder.expires_in));
+    let ttl = newest_ttl(majority, &ttls.collect::<Vec<_>>())?;
+    at_nodes.truncate(majority);
+    let mut lease = drift.lease_of_holder(at_nodes.pop()?);
+    lease.ttl = drift.ttl_of_holder(ttl);
+    lease.holder.mode = shared.unwrap_or(Mode::Exclusive);
+    lease.holder.hold_count = hold_count;
+    lease.holder.fence = decided;
+    Some(lease)
+}
+
+/// The TTL of a lease that a majority of these nodes has; or else the one of the node that renewed it last, because a change
+/// of the TTL renews. Each comes with how much of the lease was left.
+pub(super) fn newest_ttl(majority: usize, at_nodes: &[(Ttl, Duration)]) -> Option<Ttl> {
+    let ttls: Vec<_> = at_nodes.iter().map(|(ttl, _)| *ttl).collect();
+    let renewed_last = || {
+        let at_nodes = at_nodes.iter();
+        at_nodes.min_by_key(|(ttl, left)| ttl.get().saturating_sub(*left))
+    };
+    merge::agreed(majority, &ttls).or_else(|| renewed_last().map(|(ttl, _)| *ttl))
+}
+
+/// The limits of a lease, of which a node may lack some that are over.
+pub(super) fn limits(reports: impl Iterator<Item = HoldLimits>) -> HoldLimits {
+    let strictest = |one: HoldLimits, other: HoldLimits| HoldLimits {
+        min_hold_left: one.min_hold_left.max(other.min_hold_left),
+        max_hold_left: match (one.max_hold_left, other.max_hold_left) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        },
+        lock_delay: one.lock_delay.max(other.lock_delay),
+    };
+    reports.reduce(strictest).unwrap_or_default()
+}
+
+/// The previous leases that a majority reports.
+pub(super) fn previous(
+    drift: Drift,
+    majority: usize,
+    reports: &[&[PreviousLease]],
+) -> Vec<PreviousLease> {
+    let mut by_name: BTreeMap<&LockName, Vec<Duration>> = BTreeMap::new();
+    for report in reports.iter().copied().flatten() {
+        by_name
+            .entry(&report.name)
+            .or_default()
+            .push(report.held_for);
+    }
+    by_name.retain(|_, reports| reports.len() >= majority);
+    let previous = by_name.into_iter().filter_map(|(name, reports)| {
+        Some(PreviousLease {
+            name: name.clone(),
+            held_for: drift.without(merge::reached_by(majority, reports)?),
+        })
+    });
+    previous.collect()
+}

@@ -1,0 +1,130 @@
+//! What a node gets of a lease that a majority has renewed: the lease itself if it lacks it, the decided token, and the
+//! changes that it has missed. Otherwise a lease that is renewed for long would lose one node after the other, and a
+//! majority might have missed different changes of it. When that is done is in `renewal`.
+
+use std::cmp::Ordering;
+
+use tokio::time::Instant;
+
+use super::drift::Drift;
+use super::nodes::NodeStore;
+use super::recording::changes;
+use crate::domain::{
+    Acquired, Attempt, Claim, Fence, Lease, LockNames, Mode, RenewOptions, Renewal, Renewed,
+    RollbackRight, StepBack,
+};
+use crate::store::StoreResult;
+
+/// What a majority holds, for nodes that do not.
+#[derive(Debug)]
+pub(super) struct Decided {
+    pub(super) claim: Claim,
+    /// What a node that lacks the lease grants it to.
+    pub(super) attempt: Attempt,
+    /// The lease of each lock, as its holder is told of it.
+    pub(super) leases: Vec<Lease>,
+    pub(super) drift: Drift,
+}
+
+impl Decided {
+    fn fences(&self) -> Vec<Fence> {
+        let fences = self.leases.iter().map(|lease| lease.holder.fence);
+        fences.collect()
+    }
+
+    /// Brings a node to what was decided, which has answered this to the renewal.
+    pub(super) async fn restore(
+        &self,
+        node: &NodeStore,
+        answer: &StoreResult<Renewed>,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let proposed: Vec<Fence> = match answer {
+            Ok(Renewed::Extended(renewals)) => {
+                self.make_up(node, renewals, deadline).await?;
+                fences(renewals)
+            }
+            Ok(Renewed::NotHolder(_)) => {
+                let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
+                let Acquired::Granted(granted) = acquired.await? else {
+                    // Another claim's lease is there, or the node has no vote yet.
+                    return Ok(());
+                };
+                let fences = granted.leases.iter().map(|lease| lease.holder.fence);
+                fences.collect()
+            }
+            Ok(Renewed::Mismatched(_)) | Err(_) => return Ok(()),
+        };
+        if proposed == self.fences() {
+            return Ok(());
+        }
+        let changes = changes(&proposed, &self.fences(), true);
+        node.assign_fences(&self.claim, &changes, deadline).await?;
+        Ok(())
+    }
+
+    /// Makes up for the changes of the leases that the node has missed.
+    async fn make_up(
+        &self,
+        node: &NodeStore,
+        at_node: &[Renewal],
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let names = self.claim.names.iter();
+        for ((name, has), decided) in names.zip(at_node).zip(&self.leases) {
+            let (name, has, decided) = (LockNames::from(name.clone()), &has.lease, decided);
+            let mode = (has.holder.mode != decided.holder.mode).then_some(decided.holder.mode);
+            if mode.is_some() || self.drift.ttl_of_holder(has.ttl) != decided.ttl {
+                let change = RenewOptions {
+                    ttl: Some(self.drift.kept_at_nodes(decided.ttl)),
+                    mode: mode.filter(|mode| *mode != Mode::Exclusive),
+                    rollback_right: RollbackRight::AsBefore,
+                };
+                let renewed = node.renew(&name, self.claim.token, change, deadline);
+                renewed.await?;
+            }
+            self.set_hold_count(node, name, [has, decided], deadline)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn set_hold_count(
+        &self,
+        node: &NodeStore,
+        name: LockNames,
+        [has, decided]: [&Lease; 2],
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let hold_count = decided.holder.hold_count;
+        match has.holder.hold_count.cmp(&hold_count) {
+            Ordering::Less => {
+                let claim = Claim {
+                    names: name,
+                    mode: decided.holder.mode,
+                    hold_count,
+                    ..self.claim.clone()
+                };
+                let entered = node.acquire(&claim, self.attempt, None, deadline);
+                entered.await?;
+            }
+            Ordering::Equal => {}
+            Ordering::Greater => {
+                let step_back = StepBack {
+                    hold_count,
+                    rollback_right: RollbackRight::AsBefore,
+                };
+                let token = self.claim.token;
+                let stepped_back = node.release(&name, token, Some(step_back), deadline);
+                stepped_back.await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tokens of the leases that a node has extended.
+pub(super) fn fences(renewals: &[Renewal]) -> Vec<Fence> {
+    let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
+    fences.collect()
+}
