@@ -188,7 +188,7 @@ impl Request {
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
                     let ttl = self.claim.ttl.get();
-                    self.clone().withdraw_in_background(ttl);
+                    self.clone().withdraw_in_background(ttl, None);
                 }
                 Err(error)
             }

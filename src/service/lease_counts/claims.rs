@@ -104,7 +104,8 @@ impl Request {
             // Whoever gets this error rolls the grant back, or repeats the request.
             let counted = counted.map_err(|it| StoreError::unknown(it.fault(), it.detail()))?;
             if let Some(refusal) = self.refusal(leases, counted) {
-                self.clone().withdraw_in_background(self.claim.ttl.get());
+                self.clone()
+                    .withdraw_in_background(self.claim.ttl.get(), None);
                 return Ok(refusal);
             }
             if is_new {

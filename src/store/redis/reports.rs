@@ -322,7 +322,7 @@ impl Node {
             Acquired::Refused(_) => {
                 let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
                 match withdrawn.await {
-                    Ok(()) => Ok(acquired),
+                    Ok(_) => Ok(acquired),
                     Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
                 }
             }

@@ -90,7 +90,7 @@ impl LockStore for ScriptedStore {
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         let answer = self.store.withdraw(claim, attempt, rollback, deadline);
         self.run(Operation::Withdraw, answer).await
     }
