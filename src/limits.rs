@@ -110,7 +110,31 @@ impl Drop for Taken {
 }
 
 /// The share of one request in the limits on requests. Clones share it; it is in use until all are dropped.
-pub type RequestPermit = Arc<[Taken; 2]>;
+#[derive(Clone, Debug)]
+#[expect(dead_code, reason = "it is held, not read")]
+pub struct RequestPermit(Arc<RequestShares>);
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is held, not read")]
+struct RequestShares {
+    of_peer: Taken,
+    of_all: Taken,
+    /// The limits of a peer are forgotten once nothing refers to them, and no connection refers to those of a proxy's
+    /// client.
+    peer: Arc<PeerLimits>,
+}
+
+impl RequestPermit {
+    /// The share, taken from the limits of this peer and from those of all.
+    #[must_use]
+    pub fn new(of_peer: Taken, of_all: Taken, peer: Arc<PeerLimits>) -> Self {
+        Self(Arc::new(RequestShares {
+            of_peer,
+            of_all,
+            peer,
+        }))
+    }
+}
 
 /// What one peer may use at once, over all of its connections.
 #[derive(Debug)]

@@ -6,10 +6,12 @@ mod client_certificate;
 mod connections;
 mod delivery;
 pub mod descriptors;
+mod forwarded;
 mod frames;
 mod listener;
 mod local;
 mod peer;
+mod peer_address;
 mod preface;
 pub mod shutdown;
 mod socket;
@@ -29,8 +31,9 @@ use tokio::task::JoinSet;
 use connections::Protocol;
 pub use connections::{HttpApp, OpenConnections};
 use listener::{AcceptedStream, BoundListener};
+pub use peer::Peer;
 use peer::Peers;
-pub use peer::{Peer, PeerAddress};
+pub use peer_address::PeerAddress;
 pub use tls::ServerTls;
 use tls::Tls;
 pub use workers::Workers;
@@ -51,7 +54,7 @@ pub struct Server {
     permits: Arc<Semaphore>,
     /// How many permits are reserved for peers with few connections.
     kept: usize,
-    peers: Peers,
+    peers: Arc<Peers>,
     refusals: Refusals,
     open: OpenConnections,
     drain_timeout: Duration,
@@ -112,7 +115,7 @@ impl Server {
             tls: None,
             permits: Arc::new(Semaphore::new(config.connections_max)),
             kept: config.connections_kept(),
-            peers: Peers::new(config),
+            peers: Arc::new(Peers::new(config)),
             refusals,
             open: OpenConnections::default(),
             drain_timeout: config.drain_timeout,

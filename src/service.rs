@@ -15,6 +15,7 @@ mod listed_holders;
 mod local_waiters;
 pub mod metrics;
 mod release;
+mod revocation;
 mod schedule;
 mod wait_loop;
 mod waiter;
@@ -31,7 +32,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
 use crate::domain::{
-    Claim, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, RollbackRight, Token,
+    Claim, Fence, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, RollbackRight,
+    Token,
 };
 use crate::limits::{Gate, LeaseBudget, Slot};
 use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
@@ -42,11 +44,11 @@ pub use background::UnclaimedLease;
 pub use events::EncodedEvent;
 use events::{EventLog, StoreListener};
 use held::HeldByStreams;
-use hold::Revocation;
 pub use hold::{Hold, HoldEvent};
 use listed_holders::ListedHolders;
 use local_waiters::LocalWaiters;
 use metrics::LockMetrics;
+use revocation::Revocation;
 use wait_loop::WaitLoop;
 use waiter::DisconnectGuard;
 pub use watch::{Scope, Watch, WatchEvent};
@@ -223,12 +225,14 @@ impl LockService {
     /// # Cancel safety
     /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
-        self.hold_until(claim, wait, pending())
+        self.hold_until(claim, wait, pending(), |_| {})
     }
 
     /// Like [`Self::hold`], until `revoked` completes. From then on a waiting claim is not granted, and a lease is not
     /// renewed. The lease is not released either: its holder may be in the middle of its work, and has the time until the
     /// lease expires to stop.
+    ///
+    /// `released` gets the fencing token of the lease, once the store has released it because the stream has closed.
     ///
     /// # Cancel safety
     /// As [`Self::hold`].
@@ -237,9 +241,11 @@ impl LockService {
         claim: Arc<Claim>,
         wait: Option<Duration>,
         revoked: impl Future<Output = ()> + Send + 'static,
+        released: impl FnOnce(Fence) + Send + 'static,
     ) -> Hold {
         let request = Request::new(&self.inner, claim, self.slot.clone());
-        self.inner.hold(request, wait, Revocation::new(revoked))
+        let revocation = Revocation::new(revoked);
+        self.inner.hold(request, wait, revocation, released)
     }
 
     /// Events of locks from now on, or since the event `after`. The stream has every event that begins after this

@@ -115,13 +115,15 @@ pub trait LockStore: CountLeases + Send + Sync + fmt::Debug {
     ///
     /// A grant that was replayed to a later attempt of the same claim stays. The claim does not count as ended: its
     /// token may be used again.
+    ///
+    /// Returns how many leases this has ended, by this call alone: a repeated one ends none.
     async fn withdraw(
         &self,
         claim: &Claim,
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()>;
+    ) -> StoreResult<usize>;
 
     /// Extends the leases on all of these locks, or on none. Never creates a lease.
     async fn renew(

@@ -27,6 +27,8 @@ pub struct ServerConfig {
     pub connections_reserved: usize,
     /// Proxies that forward requests of many clients; per-peer limits do not apply to them.
     pub trusted_proxies: Vec<AddressBlock>,
+    /// Whether their header `X-Forwarded-For` says where a client is.
+    pub forwarded_for: bool,
     /// A second address, which serves probes and metrics only.
     pub admin_listen: Option<ListenAddress>,
     /// The permissions of a Unix socket.
@@ -81,12 +83,14 @@ impl ServerConfig {
         }
         let (body_bytes_max, body_bytes_total_max) = body_bytes(settings)?;
         let streams = settings.count("server.http2_streams_max", STREAMS_MAX)?;
+        let (trusted_proxies, forwarded_for) = proxies(settings)?;
         Ok(Self {
             hosts: hosts(settings)?,
             connections_max: settings.count("server.connections_max", SERVED_MAX)?,
             connections_per_peer_max: share(settings, "server.connections_per_peer_max")?,
             connections_reserved: settings.whole("server.connections_reserved", SERVED_MAX)?,
-            trusted_proxies: blocks(settings, "server.trusted_proxies")?,
+            trusted_proxies,
+            forwarded_for,
             admin_listen: admin_listen(settings)?,
             socket_mode: socket_mode(settings, "server.socket_mode")?,
             http2_connections_max: settings.count("server.http2_connections_max", SERVED_MAX)?,
@@ -181,6 +185,19 @@ fn hosts(settings: &Settings) -> Result<Vec<String>, ConfigError> {
         Err(settings.invalid("server.hosts", problem))
     });
     names.collect()
+}
+
+/// The trusted proxies, and whether they say where their clients are.
+fn proxies(settings: &Settings) -> Result<(Vec<AddressBlock>, bool), ConfigError> {
+    let trusted = blocks(settings, "server.trusted_proxies")?;
+    let name = "server.forwarded_for";
+    let forwarded_for = settings.boolean(name)?;
+    if forwarded_for && trusted.is_empty() {
+        let problem =
+            "the header counts only if it comes from a proxy in server.trusted_proxies; name yours";
+        return Err(settings.invalid(name, problem));
+    }
+    Ok((trusted, forwarded_for))
 }
 
 fn blocks(settings: &Settings, name: &str) -> Result<Vec<AddressBlock>, ConfigError> {

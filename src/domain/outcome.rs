@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Attempt, HoldCount, Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
+use super::{
+    Attempt, Fence, HoldCount, Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl,
+};
 
 /// The outcome of an acquire. Lists with an entry per lock are in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -296,6 +298,8 @@ pub enum Released {
     Freed {
         /// How long the lease had been held.
         held_for: Duration,
+        /// The fencing token of the lease; none if parts of the store had it with different ones.
+        fence: Option<Fence>,
     },
     /// The claim still holds, with the requested hold count or a smaller one.
     SteppedBack(Lease),

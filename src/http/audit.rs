@@ -1,5 +1,5 @@
-//! The audit stream: a line of JSON for each grant, release, eviction, refusal by a rule and change of keys, with who
-//! caused it. A line has no token, no key and nothing else that a client could use.
+//! The audit stream: a line of JSON for each grant, its rollback, release, eviction, refusal by a rule and change of keys,
+//! with who caused it. A line has no token, no key and nothing else that a client could use.
 //!
 //! Lines go through a bounded buffer of their own. Like the log, the stream never makes a request wait: a line without
 //! room is dropped and counted.
@@ -15,6 +15,7 @@ use super::peers::TotalCount;
 use super::requester::{RequestId, Requester};
 use crate::domain::{Evicted, Fence, Granted, LockName, LockNames, Released, Verb};
 use crate::server::PeerAddress;
+use crate::service::UnclaimedLease;
 use crate::telemetry::LogWriter;
 
 /// How many refusals of one principal for one verb have a line each within a minute. After them, a refusal has one each
@@ -60,11 +61,44 @@ impl RefusalSample {
     }
 }
 
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditEvent {
+    /// A claim was granted a lock.
+    Granted,
+    /// Its client did not receive the grant, which was rolled back.
+    RolledBack,
+    /// A request, or the end of a stream, released a lock.
+    Released,
+    /// An operator took a lock from its holders.
+    Evicted,
+    /// No rule or role permits what was asked.
+    Refused,
+    /// Changed keys are used.
+    KeysReloaded,
+    /// Changed keys cannot be used.
+    KeysRefused,
+}
+
+impl AuditEvent {
+    /// Every event.
+    pub const ALL: [Self; 7] = [
+        Self::Granted,
+        Self::RolledBack,
+        Self::Released,
+        Self::Evicted,
+        Self::Refused,
+        Self::KeysReloaded,
+        Self::KeysRefused,
+    ];
+}
+
 /// One line. Fields that an event does not have are left out.
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct AuditLine<'a> {
     at: String,
-    event: &'static str,
+    event: AuditEvent,
     #[serde(skip_serializing_if = "Option::is_none")]
     principal: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +109,8 @@ struct AuditLine<'a> {
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verb: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,6 +123,26 @@ struct AuditLine<'a> {
     reason: Option<&'a str>,
 }
 
+impl AuditLine<'_> {
+    fn new(event: AuditEvent) -> Self {
+        Self {
+            at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            event,
+            principal: None,
+            peer: None,
+            request_id: None,
+            name: None,
+            fencing_token: None,
+            by: None,
+            verb: None,
+            left_out: None,
+            evicted: None,
+            evicted_total: None,
+            reason: None,
+        }
+    }
+}
+
 impl Audit {
     /// Writes the lines to this writer.
     #[must_use]
@@ -97,15 +153,11 @@ impl Audit {
     /// Notes that the keys were read again after a change, and whether they could be used. The reason is in the log.
     pub fn keys_changed(&self, are_used: bool) {
         let event = match are_used {
-            true => "keys_reloaded",
-            false => "keys_refused",
+            true => AuditEvent::KeysReloaded,
+            false => AuditEvent::KeysRefused,
         };
         if let Some(output) = &self.0 {
-            let line = AuditLine {
-                event,
-                ..AuditLine::default()
-            };
-            write(output, line);
+            write(output, &AuditLine::new(event));
         }
     }
 
@@ -122,21 +174,27 @@ impl Audit {
 }
 
 impl AuditedSender {
-    /// Notes new grants. One that is rolled back later, because its client was gone, keeps its line.
-    pub(super) fn granted(&self, names: &LockNames, granted: &Granted) {
+    /// Notes new grants, and, if their client does not receive them, that they were rolled back.
+    pub(super) fn granted(
+        self,
+        names: &LockNames,
+        granted: &Granted,
+        unclaimed: UnclaimedLease,
+    ) -> UnclaimedLease {
         let fences = granted.leases.iter().map(|lease| lease.holder.fence);
-        for (name, fence) in names.iter().zip(fences) {
-            self.granted_one(name, fence);
+        let locks: Vec<_> = names.iter().cloned().zip(fences).collect();
+        for (name, fence) in &locks {
+            self.granted_one(name, *fence);
         }
+        unclaimed.or_else(move || {
+            for (name, fence) in &locks {
+                self.write_about(AuditEvent::RolledBack, name, Some(*fence), None);
+            }
+        })
     }
 
     pub(super) fn granted_one(&self, name: &LockName, fence: Fence) {
-        self.write(AuditLine {
-            event: "granted",
-            name: Some(name.as_str()),
-            fencing_token: Some(fence.get()),
-            ..AuditLine::default()
-        });
+        self.write_about(AuditEvent::Granted, name, Some(fence), None);
     }
 
     /// Notes the locks that became free, once the store has answered.
@@ -153,12 +211,20 @@ impl AuditedSender {
 
     fn released(&self, names: &LockNames, released: &[Released]) {
         for (name, released) in names.iter().zip(released) {
-            if matches!(released, Released::Freed { .. }) {
-                self.write(AuditLine {
-                    event: "released",
-                    name: Some(name.as_str()),
-                    ..AuditLine::default()
-                });
+            if let Released::Freed { fence, .. } = released {
+                self.write_about(AuditEvent::Released, name, *fence, None);
+            }
+        }
+    }
+
+    /// Notes the lock that became free because the stream that held it has closed.
+    pub(super) fn of_stream(
+        sender: Option<Self>,
+        name: LockName,
+    ) -> impl FnOnce(Fence) + Send + 'static {
+        move |fence| {
+            if let Some(sender) = sender {
+                sender.write_about(AuditEvent::Released, &name, Some(fence), Some("stream"));
             }
         }
     }
@@ -166,12 +232,11 @@ impl AuditedSender {
     pub(super) fn evicted(&self, name: &LockName, evicted: &Evicted, reason: &str) {
         let holders = evicted.holders.listed.iter();
         self.write(AuditLine {
-            event: "evicted",
             name: Some(name.as_str()),
             evicted: Some(holders.map(|holder| holder.fence.get()).collect()),
             evicted_total: Some(evicted.holders.total),
             reason: Some(reason),
-            ..AuditLine::default()
+            ..AuditLine::new(AuditEvent::Evicted)
         });
     }
 
@@ -185,11 +250,25 @@ impl AuditedSender {
             return;
         };
         self.write(AuditLine {
-            event: "refused",
             name: name.map(LockName::as_str),
             verb: Some(verb.as_str()),
             left_out: (left_out > 0).then_some(left_out),
-            ..AuditLine::default()
+            ..AuditLine::new(AuditEvent::Refused)
+        });
+    }
+
+    fn write_about(
+        &self,
+        event: AuditEvent,
+        name: &LockName,
+        fence: Option<Fence>,
+        by: Option<&'static str>,
+    ) {
+        self.write(AuditLine {
+            name: Some(name.as_str()),
+            fencing_token: fence.map(Fence::get),
+            by,
+            ..AuditLine::new(event)
         });
     }
 
@@ -200,16 +279,12 @@ impl AuditedSender {
             request_id: Some(self.request_id.as_str()),
             ..line
         };
-        write(&self.output, line);
+        write(&self.output, &line);
     }
 }
 
-fn write(output: &LogWriter, line: AuditLine<'_>) {
-    let line = AuditLine {
-        at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-        ..line
-    };
-    let mut text = serde_json::to_vec(&line).expect("it has string keys");
+fn write(output: &LogWriter, line: &AuditLine<'_>) {
+    let mut text = serde_json::to_vec(line).expect("it has string keys");
     text.push(b'\n');
     // The writer takes every line or drops it.
     let _ = output.clone().write_all(&text);

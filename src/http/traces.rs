@@ -147,10 +147,14 @@ fn describe(span: &mut OpenSpan, app: &App, request: &Request, facts: &RequestFa
         let id = facts.requester.request_id.as_str();
         span.text("leasehold.request.id", id.to_owned());
         span.text("network.protocol.version", version(facts.version));
-        if let Some(PeerAddress::Tcp(address)) = facts.requester.address() {
-            let client = address.ip().to_canonical().to_string();
-            span.text("client.address", client);
-            span.number("client.port", address.port());
+        match facts.requester.address() {
+            Some(PeerAddress::Tcp(address)) => {
+                let client = address.ip().to_canonical().to_string();
+                span.text("client.address", client);
+                span.number("client.port", address.port());
+            }
+            Some(PeerAddress::Forwarded(ip)) => span.text("client.address", ip.to_string()),
+            Some(PeerAddress::Unix { .. }) | None => {}
         }
         if let Some(server) = server(request) {
             span.text("server.address", server.host().to_owned());

@@ -323,9 +323,10 @@ impl Protocol {
         activity.receive(path_and_query.map_or(0, |path| path.as_str().len()));
         let mut request =
             request.map(|body| Body::new(RequestBody::new(body, Arc::clone(activity))));
+        let peer = peer.of_request(request.headers());
         let permit = peer.begin_request(&self.requests);
         let permit = permit.inspect_err(|limit| self.refusals.count(*limit));
-        let peer = peer.clone().in_request(permit.clone());
+        let peer = peer.in_request(permit.clone());
         request.extensions_mut().insert(peer);
         let under_way = UnderWay::new(activity, permit.ok());
         // Not an async block: a future that is moved into one and awaited there is stored twice.

@@ -15,7 +15,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::peer::PeerAddress;
+use super::peer_address::PeerAddress;
 use crate::config::ListenAddress;
 use crate::regular_file;
 

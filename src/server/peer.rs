@@ -1,13 +1,16 @@
-//! Peers: the remote address of a connection, and the limits that apply to all connections of one peer together.
+//! Peers: the remote address of a connection or of the client of a trusted proxy, and the limits that apply to all that
+//! one peer does. What a proxy says about its client is read in `forwarded`.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 
+use super::forwarded;
+use super::peer_address::{PeerAddress, network_of};
 use super::user_timeout::UserTimeout;
 use crate::config::{AddressBlock, CertificateName, ServerConfig, half};
 use crate::limits::{Budget, Gate, Limit, PeerLimits, RequestPermit, Taken};
@@ -19,53 +22,14 @@ const PIPELINED: usize = 4;
 /// The map of peers is swept when it has grown to twice its size after the last sweep, or to twice this.
 const SWEEP_MIN: usize = 64;
 
-/// Where a peer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerAddress {
-    /// An address and a port: those of the client, or of the last proxy.
-    Tcp(SocketAddr),
-    /// A program on this machine.
-    Unix {
-        /// The number of the user that it runs as.
-        user: u32,
-    },
-}
-
-/// The beginning of 100::/8, which is reserved and has no hosts. A user of this machine counts as an address in it: the one
-/// with the number 0xhhhhllll as 100:0:hhhh:llll::.
-const LOCAL_USERS: u128 = 0x0100 << 112;
-
-impl PeerAddress {
-    /// The IP address, or one that stands for the user.
-    fn ip(self) -> IpAddr {
-        match self {
-            Self::Tcp(address) => address.ip().to_canonical(),
-            // The number is in the first half, because all of an IPv6 /64 is one peer.
-            Self::Unix { user } => IpAddr::V6((LOCAL_USERS | u128::from(user) << 64).into()),
-        }
-    }
-}
-
-impl From<SocketAddr> for PeerAddress {
-    fn from(address: SocketAddr) -> Self {
-        Self::Tcp(address)
-    }
-}
-
-impl fmt::Display for PeerAddress {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(formatter),
-            Self::Unix { user } => write!(formatter, "unix:uid={user}"),
-        }
-    }
-}
-
-/// The remote end of a connection. Handlers find it in the extensions of their request. Cloning is cheap.
+/// The remote end of a connection, or the client of a trusted proxy. Handlers find it in the extensions of their request.
+/// Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Peer {
     address: PeerAddress,
     is_trusted_proxy: bool,
+    /// Where the clients of a trusted proxy are counted; `None` if what it says about them does not count.
+    clients: Option<Arc<Peers>>,
     limits: Arc<PeerLimits>,
     user_timeout: UserTimeout,
     certificate: Option<Arc<[CertificateName]>>,
@@ -79,6 +43,7 @@ impl Peer {
         Self {
             address: address.into(),
             is_trusted_proxy: false,
+            clients: None,
             limits: Shares::unlimited().limits(),
             user_timeout: UserTimeout::default(),
             certificate: None,
@@ -95,7 +60,7 @@ impl Peer {
         }
     }
 
-    /// The remote end of the connection.
+    /// Where it is.
     #[must_use]
     pub fn address(&self) -> PeerAddress {
         self.address
@@ -117,6 +82,24 @@ impl Peer {
     #[must_use]
     pub fn limits(&self) -> Option<&Arc<PeerLimits>> {
         (!self.is_trusted_proxy).then_some(&self.limits)
+    }
+
+    /// The peer of a request on this connection: a trusted proxy may say which of its clients it is from.
+    pub(super) fn of_request(&self, headers: &HeaderMap) -> Self {
+        match self
+            .clients
+            .as_ref()
+            .and_then(|peers| peers.client(headers))
+        {
+            Some((ip, limits)) => Self {
+                address: PeerAddress::Forwarded(ip),
+                is_trusted_proxy: false,
+                clients: None,
+                limits,
+                ..self.clone()
+            },
+            None => self.clone(),
+        }
     }
 
     /// How long the peer may leave sent data unacknowledged on this connection.
@@ -211,10 +194,15 @@ impl Peer {
             None => return Err(Limit::RequestsPerPeer),
         };
         match all.take(1) {
-            Some(one) => Ok(Arc::new([taken, one])),
-            None if is_small => Ok(Arc::new([taken, all.take_anyway(1)])),
+            Some(one) => Ok(self.permit(taken, one)),
+            None if is_small => Ok(self.permit(taken, all.take_anyway(1))),
             None => Err(Limit::Requests),
         }
+    }
+
+    fn permit(&self, of_peer: Taken, of_all: Taken) -> RequestPermit {
+        let peer = Arc::clone(&self.limits);
+        RequestPermit::new(of_peer, of_all, peer)
     }
 }
 
@@ -268,11 +256,13 @@ impl Shares {
     }
 }
 
-/// The limits of all peers that are connected.
+/// The limits of all peers that are connected, or whose requests are under way.
 #[derive(Debug)]
 pub(super) struct Peers {
     shares: Shares,
     trusted_proxies: Vec<AddressBlock>,
+    /// Whether trusted proxies say where their clients are.
+    forwarded_for: bool,
     known: Mutex<KnownPeers>,
 }
 
@@ -298,6 +288,7 @@ impl Peers {
                 renewals: half(config.renewals_max),
             },
             trusted_proxies: config.trusted_proxies.clone(),
+            forwarded_for: config.forwarded_for,
             known: Mutex::new(KnownPeers {
                 peers: HashMap::new(),
                 sweep_at: 2 * SWEEP_MIN,
@@ -308,14 +299,16 @@ impl Peers {
     /// Counts a connection of the peer, or returns the limit that is reached. `is_reserve`: only the connections
     /// reserved for peers with few connections are left.
     pub(super) fn connect(
-        &self,
+        self: &Arc<Self>,
         address: PeerAddress,
         is_reserve: bool,
     ) -> Result<(Peer, Taken), Limit> {
         let ip = address.ip();
+        let is_trusted_proxy = self.is_trusted(ip);
         let peer = Peer {
             address,
-            is_trusted_proxy: self.trusted_proxies.iter().any(|block| block.contains(ip)),
+            is_trusted_proxy,
+            clients: (is_trusted_proxy && self.forwarded_for).then(|| Arc::clone(self)),
             limits: self.limits_of(ip),
             user_timeout: UserTimeout::default(),
             certificate: None,
@@ -333,6 +326,16 @@ impl Peers {
         Ok((peer, taken))
     }
 
+    /// The client of a request of a trusted proxy, if the proxy says where it is.
+    fn client(&self, headers: &HeaderMap) -> Option<(IpAddr, Arc<PeerLimits>)> {
+        let ip = forwarded::client_address(headers, |ip| self.is_trusted(ip))?;
+        Some((ip, self.limits_of(ip)))
+    }
+
+    fn is_trusted(&self, ip: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|block| block.contains(ip))
+    }
+
     fn limits_of(&self, ip: IpAddr) -> Arc<PeerLimits> {
         // Poisoning is harmless: a map of weak references is valid after a panic.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,39 +350,5 @@ impl Peers {
         let limits = self.shares.limits();
         known.peers.insert(key, Arc::downgrade(&limits));
         limits
-    }
-}
-
-/// The address under which a peer is counted. All of an IPv6 /64 is one peer, because a client with one IPv6 address usually
-/// has 2^64 of them (RFC 6177).
-fn network_of(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => {
-            let network = address.to_bits() >> 64 << 64;
-            IpAddr::V6(network.into())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_one_ipv6_network_are_one_peer() {
-        let key = |text: &str| network_of(text.parse().expect("an address"));
-        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1:2:3"));
-        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
-        assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
-        assert_eq!(key("192.0.2.1"), key("::ffff:192.0.2.1"));
-    }
-
-    #[test]
-    fn each_user_of_this_machine_is_a_peer() {
-        let key = |user| network_of(PeerAddress::Unix { user }.ip());
-        assert_ne!(key(0), key(1));
-        assert_ne!(key(1), key(u32::MAX));
-        assert_eq!(key(0).to_string(), "100::");
     }
 }

@@ -33,12 +33,14 @@ pub struct AcquireAnswer {
 
 impl AcquireAnswer {
     /// Rolls back a new grant, because its claim may not hold the locks any more. Leases that it held before stay: their
-    /// holder may be in the middle of its work.
-    pub fn revoke(self) {
+    /// holder may be in the middle of its work. Returns whether there are any.
+    pub fn revoke(self) -> bool {
         let held_before = |kind| kind != GrantKind::New;
-        if self.outcome.kind().is_some_and(held_before) {
+        let is_held = self.outcome.kind().is_some_and(held_before);
+        if is_held {
             self.unclaimed.delivered();
         }
+        is_held
     }
 }
 
@@ -187,7 +189,8 @@ impl Request {
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
                     let ttl = self.claim.ttl.get();
-                    self.clone().roll_back_in_background(Rollback::Undo, ttl);
+                    self.clone()
+                        .roll_back_in_background(Rollback::Undo, ttl, None);
                 }
                 Err(error)
             }

@@ -7,9 +7,10 @@
 //! since, and hold the lock again.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -35,7 +36,23 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// was delivered before.
 #[derive(Debug)]
 pub struct UnclaimedLease {
-    grant: Option<Box<(Request, Duration)>>,
+    grant: Option<Box<UndeliveredGrant>>,
+}
+
+#[derive(Debug)]
+struct UndeliveredGrant {
+    request: Request,
+    ttl: Duration,
+    then: Option<AfterRollback>,
+}
+
+/// What follows the rollback of a grant.
+pub(super) struct AfterRollback(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for AfterRollback {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("AfterRollback")
+    }
 }
 
 impl UnclaimedLease {
@@ -49,8 +66,21 @@ impl UnclaimedLease {
     pub(super) fn grant(request: &Request, ttl: Duration) -> Self {
         request.slot.release();
         Self {
-            grant: Some(Box::new((request.clone(), ttl))),
+            grant: Some(Box::new(UndeliveredGrant {
+                request: request.clone(),
+                ttl,
+                then: None,
+            })),
         }
+    }
+
+    /// Calls `then` once the store has rolled the grant back on all of its locks, if it comes to that.
+    #[must_use]
+    pub fn or_else(mut self, then: impl FnOnce() + Send + 'static) -> Self {
+        if let Some(grant) = &mut self.grant {
+            grant.then = Some(AfterRollback(Box::new(then)));
+        }
+        self
     }
 
     /// The response is on its way: the grant is final.
@@ -62,9 +92,9 @@ impl UnclaimedLease {
 impl Drop for UnclaimedLease {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
-            let (request, ttl) = *grant;
+            let UndeliveredGrant { request, ttl, then } = *grant;
             request.inner.metrics.undelivered();
-            request.roll_back_in_background(Rollback::Undo, ttl);
+            request.roll_back_in_background(Rollback::Undo, ttl, then);
         }
     }
 }
@@ -137,11 +167,21 @@ impl<T: Send + 'static> Drop for Detached<T> {
 impl Request {
     /// Rolls back what this request was granted or took over, which lasts for `ttl`. Has the slot until done, so that
     /// requests of disconnected clients cannot pile up.
-    pub(super) fn roll_back_in_background(self, rollback: Rollback, ttl: Duration) {
+    pub(super) fn roll_back_in_background(
+        self,
+        rollback: Rollback,
+        ttl: Duration,
+        then: Option<AfterRollback>,
+    ) {
         let inner = Arc::clone(&self.inner);
         inner.in_background(async move {
             self.slot.retake().await;
-            self.roll_back(rollback, ttl).await;
+            let ended = self.roll_back(rollback, ttl).await;
+            if let Some(AfterRollback(then)) = then
+                && ended == self.claim.names.len()
+            {
+                then();
+            }
             drop(self.slot);
         });
     }
@@ -152,17 +192,21 @@ impl Request {
     }
 
     /// Releases what the closed stream of this request held, unless a later request with the same token has received
-    /// the lease. `ttl` is the TTL that the stream reported last, which may differ from the claim's.
-    pub(super) async fn release_on_close(&self, ttl: Duration) {
-        self.roll_back(Rollback::Close, ttl).await;
+    /// the lease. `ttl` is the TTL that the stream reported last, which may differ from the claim's. Returns whether a
+    /// lease is known to have been released.
+    pub(super) async fn release_on_close(&self, ttl: Duration) -> bool {
+        let ended = self.roll_back(Rollback::Close, ttl).await;
         self.inner.queues.recheck(self.claim.token);
+        ended > 0
     }
 
-    /// Ends what this request may roll back, with retries until `ttl` is over: by then the lease has expired.
-    async fn roll_back(&self, rollback: Rollback, ttl: Duration) {
+    /// Ends what this request may roll back, with retries until `ttl` is over: by then the lease has expired. Returns how
+    /// many leases that is known to have ended.
+    async fn roll_back(&self, rollback: Rollback, ttl: Duration) -> usize {
         let inner = &self.inner;
         let give_up_at = Instant::now() + ttl + inner.operation_timeout;
         let has_released = AtomicBool::new(false);
+        let ended = AtomicUsize::new(0);
         let withdrawn = retry_until(give_up_at, || async {
             if has_released.load(Ordering::Relaxed) {
                 self.slot.retake_before_peer().await;
@@ -199,10 +243,14 @@ impl Request {
                 self.slot.release();
                 has_released.store(true, Ordering::Relaxed);
             }
-            answer.is_ok()
+            answer.is_ok_and(|count| {
+                ended.store(count, Ordering::Relaxed);
+                true
+            })
         })
         .await;
         inner.metrics.withdrawn(withdrawn);
+        ended.into_inner()
     }
 
     /// Waits until the rollback may be sent. What streams release when they close counts in their peer's share; the

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, Stream};
+use futures_util::Stream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::ServiceShared;
 use super::acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, Request, subtract_elapsed};
 use super::held::HeldByStream;
+use super::revocation::Revocation;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
 use crate::backoff::{self, Backoff};
 use crate::domain::{
-    Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
+    Claim, Fence, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
 };
 use crate::store::{Fault, StoreError};
 use crate::telemetry::traces::{self, SpanScope};
@@ -110,32 +110,26 @@ impl DatedEvent {
 }
 
 /// How a stream ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
     /// The stream has nothing to release: the claim ended or was not granted, or the client resumes it elsewhere.
     Over,
-    /// The listener has gone, and the claim holds a lease with this TTL.
-    Closed { ttl: Duration },
+    /// The listener has gone, and the claim holds this lease.
+    Closed(StreamLease),
 }
 
-/// The moment from which on the claim may not hold the lock; `None` once it has come.
-pub(super) struct Revocation(Option<BoxFuture<'static, ()>>);
+/// What is kept of the lease that a stream has reported last.
+#[derive(Clone, Copy)]
+struct StreamLease {
+    ttl: Duration,
+    fence: Fence,
+}
 
-impl Revocation {
-    pub(super) fn new(revoked: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(Some(revoked.boxed()))
-    }
-
-    /// Waits for it. It stays come.
-    async fn come(&mut self) {
-        if let Some(revoked) = &mut self.0 {
-            revoked.await;
-            self.0 = None;
+impl From<&Lease> for StreamLease {
+    fn from(lease: &Lease) -> Self {
+        Self {
+            ttl: lease.ttl.get(),
+            fence: lease.holder.fence,
         }
-    }
-
-    fn has_come(&mut self) -> bool {
-        self.come().now_or_never().is_some()
     }
 }
 
@@ -171,11 +165,13 @@ impl EventSender {
 }
 
 impl ServiceShared {
+    /// `released` gets the token of the lease that the stream has released as it closed.
     pub(super) fn hold(
         self: &Arc<Self>,
         request: Request,
         wait: Option<Duration>,
         mut revocation: Revocation,
+        released: impl FnOnce(Fence) + Send + 'static,
     ) -> Hold {
         // One event at a time: without a reader, the lease is not renewed.
         let (sender, events) = mpsc::channel(1);
@@ -195,8 +191,10 @@ impl ServiceShared {
             let _open = inner.metrics.acquires.stream("hold");
             let end = task.run(wait, &mut revocation).await;
             drop(task.held);
-            if let StreamEnd::Closed { ttl } = end {
-                task.request.release_on_close(ttl).await;
+            if let StreamEnd::Closed(lease) = end
+                && task.request.release_on_close(lease.ttl).await
+            {
+                released(lease.fence);
             }
         });
         Hold {
@@ -240,7 +238,8 @@ impl HoldTask {
         let replayed = granted.kind != GrantKind::New;
         let lease = granted.leases.into_iter().next();
         let lease = lease.expect("a claim has at least one lock");
-        let (until, ttl) = (Instant::now() + lease.holder.expires_in, lease.ttl.get());
+        let until = Instant::now() + lease.holder.expires_in;
+        let reported = StreamLease::from(&lease);
         let acquired = HoldEvent::Acquired {
             lease,
             waited,
@@ -252,7 +251,7 @@ impl HoldTask {
         }
         // From here on the stream releases the lock when it closes.
         unclaimed.delivered();
-        self.keep(until, ttl, revocation).await
+        self.keep(until, reported, revocation).await
     }
 
     async fn acquire(
@@ -295,20 +294,21 @@ impl HoldTask {
     async fn keep(
         &self,
         mut until: Instant,
-        mut ttl: Duration,
+        mut reported: StreamLease,
         revocation: &mut Revocation,
     ) -> StreamEnd {
         let revoked = HoldEvent::Revoked { is_held: true };
         let draining = &self.request.inner.draining;
         let mut backoff = Backoff::default();
         loop {
+            let ttl = reported.ttl;
             let left = until.saturating_duration_since(Instant::now());
             // If `max_hold` limits the lease, each pause is half of the remaining time, but at least a 50th of the TTL.
             let interval = backoff
                 .last()
                 .unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
             tokio::select! {
-                () = self.events.closed() => return StreamEnd::Closed { ttl },
+                () = self.events.closed() => return StreamEnd::Closed(reported),
                 () = draining.cancelled() => return self.send_last(HoldEvent::Draining).await,
                 () = revocation.come() => return self.send_last(revoked).await,
                 () = self.held.ended() => {}
@@ -319,21 +319,21 @@ impl HoldTask {
                 return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
             }
             let renewed = tokio::select! {
-                () = self.events.closed() => return StreamEnd::Closed { ttl },
+                () = self.events.closed() => return StreamEnd::Closed(reported),
                 () = revocation.come() => return self.send_last(revoked).await,
                 renewed = self.renew(until) => renewed,
             };
             match renewed {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
-                    ttl = lease.ttl.get();
+                    reported = StreamLease::from(&lease);
                     backoff.reset();
                     if !self
                         .events
                         .send_until(until, HoldEvent::Renewed(lease))
                         .await
                     {
-                        return StreamEnd::Closed { ttl };
+                        return StreamEnd::Closed(reported);
                     }
                 }
                 Ok(Err(reason)) => return self.send_last(HoldEvent::Lost(reason)).await,

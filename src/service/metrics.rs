@@ -212,7 +212,7 @@ impl LockMetrics {
         };
         for released in released {
             let outcome = match released {
-                Released::Freed { held_for } => {
+                Released::Freed { held_for, .. } => {
                     self.held_for["released"].record(held_for.as_secs_f64());
                     "ok"
                 }

@@ -202,7 +202,7 @@ impl LockStore for FileStore {
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         let withdrawn = self.memory.withdraw(claim, attempt, rollback, deadline);
         self.change(deadline, withdrawn).await
     }

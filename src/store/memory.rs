@@ -255,10 +255,9 @@ impl LockStore for MemoryStore {
         attempt: Attempt,
         rollback: Rollback,
         _: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         let claim = KeyedClaim::new(claim);
-        self.step(|state, now| state.withdraw(now, &claim, attempt, rollback));
-        Ok(())
+        Ok(self.step(|state, now| state.withdraw(now, &claim, attempt, rollback)))
     }
 
     async fn renew(

@@ -130,7 +130,7 @@ impl LockStore for QuorumStore {
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         self.0.withdraw(claim, attempt, rollback, deadline).await
     }
 

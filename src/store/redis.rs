@@ -164,7 +164,7 @@ impl LockStore for RedisStore {
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         match self.node_of(&claim.names) {
             Some(node) => node.withdraw(claim, attempt, rollback, deadline).await,
             None => Box::pin(self.withdraw_across(claim, attempt, rollback, deadline)).await,

@@ -208,14 +208,14 @@ impl State {
         self.step(now, |table| table.suspend(claim, options, now))
     }
 
-    /// Rolls back what the attempt was granted or took over.
+    /// Rolls back what the attempt was granted or took over. Returns how many leases that ended.
     pub fn withdraw(
         &mut self,
         now: StoreTime,
         claim: &KeyedClaim<'_>,
         attempt: Attempt,
         rollback: Rollback,
-    ) -> StepResult<'_, ()> {
+    ) -> StepResult<'_, usize> {
         self.step(now, |table| table.withdraw(claim, attempt, rollback, now))
     }
 

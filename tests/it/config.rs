@@ -5,6 +5,7 @@ mod cluster;
 mod jwt;
 mod keys_file;
 mod name_groups;
+mod proxies;
 mod quorum;
 mod quotas;
 mod replicas;
@@ -182,7 +183,8 @@ fn every_key_is_read() {
                 );
                 continue;
             }
-            // They are read only together, or only with Redis, an issuer or a collector, and have tests of their own.
+            // They are read only together, or only with Redis, an issuer, a collector or a proxy, and have tests of their own.
+            ("server.forwarded_for", _) => continue,
             (name, _) if name.starts_with("redis.tls_") => continue,
             (name, _) if name.starts_with("server.tls_") && name != "server.tls_handshakes_max" => {
                 continue;

@@ -83,6 +83,7 @@ on_every_store! {
     release:
         a_released_lock_can_be_acquired_at_once
         a_release_reports_how_long_the_lock_was_held
+        a_release_reports_the_fencing_token_of_each_lease
         a_foreign_token_releases_nothing
         a_lock_without_a_holder_cannot_be_released
         a_repeated_release_is_recognised
@@ -118,6 +119,7 @@ on_every_store! {
         an_eviction_is_notified_unless_it_evicts_none;
     withdraw:
         a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable
+        a_rollback_reports_how_many_leases_it_has_ended
         a_withdrawn_grant_does_not_close_the_lock
         a_grant_withdrawn_after_it_ran_out_closes_nothing
         a_grant_withdrawn_after_it_ran_out_is_unknown_to_its_successor

@@ -7,14 +7,18 @@ mod reference;
 pub(crate) mod shell;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::process::Output;
 
-use leasehold::config::keys;
+use leasehold::config::{ADMIN, KeysFile, keys};
+use leasehold::domain::Verb;
 use leasehold::limits::Limit;
+use tempfile::NamedTempFile;
 
 use crate::process::{Serving, leasehold};
 
 const METRICS_PAGE: &str = include_str!("../../docs/reference/metrics.md");
+const KEYS_PAGE: &str = include_str!("../../docs/reference/keys.md");
 const LIMITS_PAGE: &str = include_str!("../../docs/reference/limits.md");
 const DOCKERFILE: &str = include_str!("../../Dockerfile");
 const OVERLAY: &str = include_str!("../../k8s/overlays/dev/kustomization.yaml");
@@ -115,6 +119,57 @@ fn the_page_of_limits_has_every_limit_and_every_key_that_is_one() {
         let name = name.strip_prefix("server.").unwrap_or(name);
         assert!(LIMITS_PAGE.contains(&format!("`{name}`")), "{name}");
     }
+}
+
+/// The first cells of the table of the page that begins with this heading.
+fn column<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
+    let rows = page.lines().skip_while(|line| !line.starts_with(heading));
+    let rows = rows.skip(2).map_while(|line| line.strip_prefix("| "));
+    let mut cells: Vec<_> = rows
+        .filter_map(|row| Some(row.strip_prefix('`')?.split_once('`')?.0))
+        .collect();
+    cells.sort_unstable();
+    cells
+}
+
+/// The service names the keys that it knows where it refuses another one.
+#[test]
+fn the_page_of_keys_has_every_key_of_the_file_and_every_verb() {
+    let known = |contents: &str| {
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(contents.as_bytes()).unwrap();
+        let error = KeysFile::read(file.path()).unwrap_err().to_string();
+        let (_, known) = error.split_once("known here: ").expect(&error);
+        let mut known: Vec<_> = known.trim_end().split(", ").map(str::to_owned).collect();
+        known.sort_unstable();
+        known
+    };
+    let of_principal = "[principals.a]\nxxxxxxxx = 1\n";
+    assert_eq!(
+        column(KEYS_PAGE, "| key of a principal"),
+        known(of_principal)
+    );
+    let of_quota = "[quota]\nxxxxxxxx = 1\n";
+    assert_eq!(column(KEYS_PAGE, "| key | what it bounds"), known(of_quota));
+    for (place, contents) in [
+        ("top", "xxxxxxxx = 1\n"),
+        ("rule", "[principals.a]\nrules = [{ xxxxxxxx = 1 }]\n"),
+    ] {
+        for key in known(contents) {
+            let forms = [format!("`{key}`"), format!("{key} = "), format!("[{key}")];
+            assert!(
+                forms.iter().any(|form| KEYS_PAGE.contains(form)),
+                "{place}: {key}"
+            );
+        }
+    }
+    let mut verbs: Vec<_> = Verb::ALL
+        .map(Verb::as_str)
+        .into_iter()
+        .chain([ADMIN])
+        .collect();
+    verbs.sort_unstable();
+    assert_eq!(column(KEYS_PAGE, "| verb "), verbs);
 }
 
 /// The table that `scripts/bench` generates into a page.

@@ -103,9 +103,10 @@ pub(in crate::http) async fn acquire(
     } = answer.map_err(|failure| Problem::of_acquire(failure, claim.token))?;
     let granted = granted(outcome, &claim, waited, was_draining)
         .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
-    if let Some(sender) = audited.filter(|_| granted.kind == GrantKind::New) {
-        sender.granted(&claim.names, &granted);
-    }
+    let unclaimed = match audited.filter(|_| granted.kind == GrantKind::New) {
+        Some(sender) => sender.granted(&claim.names, &granted, unclaimed),
+        None => unclaimed,
+    };
     let mut response = grant::acquired(&format, &claim, &granted, waited, unclaimed);
     QueueTime(waited).attach_to(&mut response);
     Ok(response)

@@ -53,7 +53,9 @@ pub(super) async fn hold(
     };
     let service = app.admit(operation, &requester).await?;
     let revoked = encoder.revoked();
-    let events = service.hold_until(Arc::clone(&claim), acquire_request.wait, revoked);
+    let audited = app.settings().audit.sender(&requester);
+    let released = AuditedSender::of_stream(audited, encoder.name.clone());
+    let events = service.hold_until(Arc::clone(&claim), acquire_request.wait, revoked, released);
     let mut events = Box::pin(events);
     let first = events.next().await;
     let first = match first {

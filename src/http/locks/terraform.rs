@@ -161,9 +161,10 @@ async fn lock(
         | AcquireOutcome::Draining(_)) => {
             let granted = granted(outcome, &claim, waited, was_draining)
                 .map_err(|refusal| format.route_form.adapt(refusal).after(waited))?;
-            if let Some(sender) = audited.filter(|_| granted.kind == GrantKind::New) {
-                sender.granted(&claim.names, &granted);
-            }
+            let unclaimed = match audited.filter(|_| granted.kind == GrantKind::New) {
+                Some(sender) => sender.granted(&claim.names, &granted, unclaimed),
+                None => unclaimed,
+            };
             let mut response = grant::acquired(format, &claim, &granted, waited, unclaimed);
             *response.status_mut() = StatusCode::OK;
             response.headers_mut().remove(LOCATION);

@@ -2,6 +2,7 @@
 //! been written, however long the client takes to read it.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody as _};
@@ -12,7 +13,7 @@ use http_body::{Frame, SizeHint};
 use super::RequestFacts;
 use crate::http::app::App;
 use crate::http::routes::Route;
-use crate::limits::{Limit, Taken};
+use crate::limits::{Limit, PeerLimits, Taken};
 
 /// Responses up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: u64 = 16 * 1024;
@@ -57,7 +58,8 @@ pub(super) fn admit(
     let of_peer = match request.requester.limits() {
         Some(limits) => {
             let taken = limits.answer_bytes.take(length);
-            Some(taken.ok_or(Limit::AnswerBytesPerPeer)?)
+            let taken = taken.ok_or(Limit::AnswerBytesPerPeer)?;
+            Some((taken, Arc::clone(limits)))
         }
         None => None,
     };
@@ -70,16 +72,20 @@ pub(super) fn admit(
     Ok(())
 }
 
+/// What a response takes of the limits: of that of all, and of that of its peer. They are kept with it, because nothing
+/// else may refer to them when the request is over and the bytes wait in the buffer of a connection.
+type TakenBytes = (Taken, Option<(Taken, Arc<PeerLimits>)>);
+
 /// A body whose bytes count against the limits.
 struct LargeBody {
     body: Body,
-    taken: Option<(Taken, Option<Taken>)>,
+    taken: Option<TakenBytes>,
 }
 
 /// Bytes that count against the limits until their last reference is dropped.
 struct CountedBytes {
     bytes: Bytes,
-    _taken: (Taken, Option<Taken>),
+    _taken: TakenBytes,
 }
 
 impl AsRef<[u8]> for CountedBytes {

@@ -105,7 +105,8 @@ impl Request {
             let counted = counted.map_err(|it| StoreError::unknown(it.fault(), it.detail()))?;
             if let Some(refusal) = self.refusal(leases, counted) {
                 let ttl = self.claim.ttl.get();
-                self.clone().roll_back_in_background(Rollback::Refuse, ttl);
+                self.clone()
+                    .roll_back_in_background(Rollback::Refuse, ttl, None);
                 return Ok(refusal);
             }
             if is_new {

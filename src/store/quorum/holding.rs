@@ -49,25 +49,27 @@ impl Core {
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         let attempts = self.attempts.all_at_nodes(claim.token, attempt);
         let tries = Tries::UntilConfirmed(claim.ttl.get());
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
-        let operation: NodeOperation<()> = Arc::new(move |node, deadline| {
+        let operation: NodeOperation<usize> = Arc::new(move |node, deadline| {
             let (claim, attempts) = (Arc::clone(&at_nodes), attempts.clone());
             Box::pin(async move {
+                let mut ended = 0;
                 for attempt in attempts {
-                    node.withdraw(&claim, attempt, rollback, deadline).await?;
+                    ended += node.withdraw(&claim, attempt, rollback, deadline).await?;
                 }
-                Ok(())
+                Ok(ended)
             })
         });
         let answers = self
             .nodes
             .ask_in_turn(claim.token, tries, deadline, &operation);
         let withdrawn = answers.until(deadline, ByNode::has_majority).await;
-        withdrawn.of_majority(Effect::MayBeDone)?;
-        Ok(())
+        let ended = withdrawn.of_majority(Effect::MayBeDone)?;
+        // A node that had lost the lease has ended none.
+        Ok(merge::reached_by(self.nodes.majority(), ended).unwrap_or_default())
     }
 
     pub(super) async fn release(
@@ -105,6 +107,10 @@ impl Core {
         let merged = (0..names.len()).filter_map(|lock| {
             let common =
                 common(majority, lock, &answered).or_else(|| common(1, lock, &answered))?;
+            if let Released::Freed { held_for, .. } = common {
+                let fence = merge::agreed(majority, &freed(&answered, lock));
+                return Some(Ok(Released::Freed { held_for, fence }));
+            }
             if !matches!(common, Released::SteppedBack(_)) {
                 return Some(Ok(common));
             }
@@ -138,7 +144,7 @@ fn common(least: usize, lock: usize, answered: &[&Vec<Released>]) -> Option<Rele
         }
         same()
             .max_by_key(|released| match released {
-                Released::Freed { held_for } => (0, *held_for),
+                Released::Freed { held_for, .. } => (0, *held_for),
                 Released::NotHolder(reason) => (merge::rank(reason), Duration::ZERO),
                 Released::SteppedBack(_) | Released::LeftQueue | Released::Repeated => {
                     (0, Duration::ZERO)
@@ -146,6 +152,19 @@ fn common(least: usize, lock: usize, answered: &[&Vec<Released>]) -> Option<Rele
             })
             .cloned()
     })
+}
+
+/// The tokens of the leases that nodes have ended.
+fn freed(answered: &[&Vec<Released>], lock: usize) -> Vec<Fence> {
+    let of_lock = answered.iter().filter_map(|released| released.get(lock));
+    let fences = of_lock.filter_map(|released| match released {
+        Released::Freed { fence, .. } => *fence,
+        Released::SteppedBack(_)
+        | Released::LeftQueue
+        | Released::Repeated
+        | Released::NotHolder(_) => None,
+    });
+    fences.collect()
 }
 
 fn stepped_back(answered: &[&Vec<Released>], lock: usize) -> Vec<Lease> {

@@ -207,8 +207,9 @@ pub(super) fn released(
 ) -> Result<InTime<ReleaseReply>, Malformed> {
     if let Some(packed) = reply.packed() {
         let held_for = Duration::from_millis(packed.millis(0)?);
+        let fence = Some(packed.fence(1)?);
         return Ok(InTime::Done(ReleaseReply {
-            released: vec![Released::Freed { held_for }],
+            released: vec![Released::Freed { held_for, fence }],
             may_be_reserved: packed.code() == Some(lua::FREED_FOR_CALLER),
             may_be_of_stream: false,
             closed_for: None,
@@ -225,7 +226,8 @@ pub(super) fn released(
             lua::FREED => {
                 let held_for = item.millis()?;
                 is_of_stream |= item.number()? == 1;
-                Ok(Released::Freed { held_for })
+                let fence = Some(Fence::new(item.number()?).ok_or(Malformed)?);
+                Ok(Released::Freed { held_for, fence })
             }
             lua::STEPPED_BACK => {
                 closed_for = closed_for.max(Some(item.millis()?));
@@ -256,8 +258,8 @@ pub(super) fn suspended(mut reply: Reply, names: &LockNames) -> Result<Suspended
 }
 
 /// How many leases a roll-back ended.
-pub(super) fn withdrawn(mut reply: Reply) -> Result<u64, Malformed> {
-    reply.number()
+pub(super) fn withdrawn(mut reply: Reply) -> Result<usize, Malformed> {
+    usize::try_from(reply.number()?).map_err(|_| Malformed)
 }
 
 /// Decodes the answer of the fast path.

@@ -147,15 +147,16 @@ impl Node {
         attempt: Attempt,
         rollback: impl Into<Undoing>,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         let request = ScriptRequest::of(&scripts::WITHDRAW, attempt);
         let (node, names) = (self, &claim.names);
         let digests = digests(names, claim.token);
         let undoing = rollback.into();
         let command = |_| node.withdraw_command(request, names, &digests, undoing);
-        node.run(request, deadline, command, decode::withdrawn)
+        let withdrawn = node
+            .run(request, deadline, command, decode::withdrawn)
             .await?;
-        Ok(())
+        Ok(withdrawn.answer)
     }
 
     pub(super) async fn renew(

@@ -80,6 +80,13 @@ impl Packed {
         Ok(number(bytes))
     }
 
+    /// A fencing token after this many numbers.
+    pub(super) fn fence(&self, numbers: usize) -> Result<Fence, Malformed> {
+        let start = 1 + numbers * MILLIS_LEN;
+        let bytes = self.0.get(start..start + FENCE_LEN).ok_or(Malformed)?;
+        Fence::new(number(bytes)).ok_or(Malformed)
+    }
+
     /// The lease in a record written just now: the record is the whole answer, and its grant is the current time.
     pub(super) fn granted(&self) -> Result<Lease, Malformed> {
         lease(self.0.get(1..).ok_or(Malformed)?, None)

@@ -323,9 +323,10 @@ impl Node {
             }
             Acquired::Refused(_) => {
                 let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
-                withdrawn
-                    .await
-                    .map_err(|error| StoreError::unknown(error.fault(), error.detail()))
+                match withdrawn.await {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
+                }
             }
         }
     }

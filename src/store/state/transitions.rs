@@ -110,6 +110,7 @@ impl Table {
         self.touch(slot);
         Some(Released::Freed {
             held_for: now.since(record.acquired),
+            fence: Some(record.fence),
         })
     }
 
@@ -186,7 +187,8 @@ impl Table {
         attempt: Attempt,
         rollback: Rollback,
         now: StoreTime,
-    ) {
+    ) -> usize {
+        let mut ended = 0;
         for key in claim.keys.iter() {
             let slot = self.find_for(key, now);
             let effects = &mut self.effects;
@@ -205,10 +207,12 @@ impl Table {
                 lock.take_last_expired_if(|expired| expired.claim == key.claim, effects);
             }
             if let Some(record) = roll_back(lock, key.claim, attempt, rollback, now, effects) {
+                ended += 1;
                 effects.event(EventKind::Released, &key.name, &record, now);
             }
             self.touch(slot);
         }
+        ended
     }
 
     fn not_held(&mut self, key: &ClaimKey, now: StoreTime) -> Option<NotHeld> {

@@ -3,8 +3,8 @@
 use leasehold::domain::{Claim, LockName, LockState, NotHolder, Released};
 
 use crate::support::fixture::{
-    Fixture, READ, SHORT, claim, claim_on_all, ended, fresh_name, in_mode, lock_of, names,
-    not_holder, reader, rival,
+    Fixture, LONG, READ, SHORT, at_depth, claim, claim_on_all, ended, fresh_name, in_mode, lock_of,
+    names, not_holder, permits, reader, rival,
 };
 
 pub(super) async fn a_released_lock_can_be_acquired_at_once(fixture: &Fixture) {
@@ -22,6 +22,43 @@ pub(super) async fn a_release_reports_how_long_the_lock_was_held(fixture: &Fixtu
     fixture.renewed(&claim, None).await;
     fixture.advance(SHORT).await;
     fixture.assert_passed(fixture.freed(&claim).await, SHORT * 2);
+}
+
+pub(super) async fn a_release_reports_the_fencing_token_of_each_lease(fixture: &Fixture) {
+    let streamed = Claim {
+        takes_over: true,
+        ..claim()
+    };
+    let with_options = Claim {
+        max_hold: Some(LONG),
+        ..claim()
+    };
+    let several = claim_on_all(names(&[fresh_name(), fresh_name()]));
+    let renewed = claim();
+    for claim in [
+        claim(),
+        at_depth(&claim(), 2),
+        in_mode(&claim(), READ),
+        in_mode(&claim(), permits(1, 3)),
+        with_options,
+        streamed,
+        several,
+        renewed.clone(),
+    ] {
+        let leases = fixture.all_granted(&claim).await;
+        if claim.token == renewed.token {
+            fixture.renewed(&claim, None).await;
+        }
+        let granted: Vec<_> = leases.iter().map(|it| Some(it.holder.fence)).collect();
+        let released = fixture.release_all(&claim).await.into_iter();
+        let released: Vec<_> = released
+            .map(|released| match released {
+                Released::Freed { fence, .. } => fence,
+                other => panic!("{claim:?} must be freed, but: {other:?}"),
+            })
+            .collect();
+        assert_eq!(released, granted, "{claim:?}");
+    }
 }
 
 pub(super) async fn a_foreign_token_releases_nothing(fixture: &Fixture) {

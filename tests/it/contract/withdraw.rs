@@ -2,7 +2,7 @@
 
 use leasehold::domain::{
     Acquired, Attempt, Claim, ConflictKind, GrantKind, Granted, LockState, NotHolder, RenewOptions,
-    Renewed, RollbackRight,
+    Renewed, Rollback, RollbackRight,
 };
 
 use leasehold::store::TOMBSTONE_TTL;
@@ -10,8 +10,8 @@ use leasehold::store::TOMBSTONE_TTL;
 use super::expiry::after_expiry_in;
 use super::waiting::held_and_waited_for;
 use crate::support::fixture::{
-    Fixture, LONG, SHORT, assert_held, at_depth, blocker, claim, deadline, ended, for_short,
-    in_mode, leases_granted, lock_of, permits, rival,
+    Fixture, LONG, SHORT, assert_held, at_depth, blocker, claim, claim_on_all, deadline, ended,
+    for_short, fresh_name, in_mode, leases_granted, lock_of, names, permits, rival,
 };
 
 /// Grants the lock to the claim, and returns the attempt.
@@ -33,6 +33,26 @@ pub(super) async fn a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable
     fixture.withdraw(&claim, attempt).await;
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
     fixture.granted(&claim).await;
+}
+
+pub(super) async fn a_rollback_reports_how_many_leases_it_has_ended(fixture: &Fixture) {
+    let several = claim_on_all(names(&[fresh_name(), fresh_name()]));
+    for (claim, count) in [(claim(), 1), (several, 2)] {
+        for rollback in [Rollback::Undo, Rollback::Close] {
+            let claim = rival(&claim);
+            let attempt = granted_to(fixture, &claim).await;
+            let other = Attempt::random();
+            assert_eq!(fixture.roll_back(&claim, other, rollback).await, 0);
+            assert_eq!(fixture.roll_back(&claim, attempt, rollback).await, count);
+            assert_eq!(fixture.roll_back(&claim, attempt, rollback).await, 0);
+        }
+    }
+    // A repeated request has received the grant.
+    let claim = claim();
+    let attempt = granted_to(fixture, &claim).await;
+    fixture.acquire(&claim).await;
+    let ended = fixture.roll_back(&claim, attempt, Rollback::Undo).await;
+    assert_eq!(ended, 0);
 }
 
 pub(super) async fn a_withdrawn_grant_does_not_close_the_lock(fixture: &Fixture) {

@@ -90,13 +90,15 @@ async fn the_connections_are_those_to_all_nodes() {
         pool: Some(PoolHealth {
             open,
             max,
+            waits: timeouts + 1,
             timeouts,
         }),
         ..StoreHealth::default()
     };
     let health = health_of([with_pool(1, 8, 3), with_pool(5, 8, 0), with_pool(2, 8, 4)]);
     let pool = health.pool.expect("nodes have some");
-    assert_eq!((pool.open, pool.max, pool.timeouts), (8, 24, 7));
+    assert_eq!((pool.open, pool.max), (8, 24));
+    assert_eq!((pool.waits, pool.timeouts), (10, 7));
 }
 
 #[tokio::test(start_paused = true)]

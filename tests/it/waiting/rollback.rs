@@ -1,6 +1,7 @@
 //! Rollbacks in the background: they are retried often enough, and for as long as it matters.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -50,6 +51,28 @@ async fn an_undelivered_grant_is_rolled_back_after_a_long_outage() {
         let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
         let disconnect = || drop(answer);
         is_rolled_back((service, store), &claim, goes, disconnect).await;
+    }
+}
+
+/// A grant that a repeated request has received stays, and nobody may be told otherwise.
+#[tokio::test(start_paused = true)]
+async fn what_follows_a_rollback_follows_nothing_else() {
+    for (is_repeated, is_expected) in [(false, true), (true, false)] {
+        let (service, _) = ScriptedStore::service();
+        let claim = Arc::new(claim());
+        let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
+        let is_rolled_back = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&is_rolled_back);
+        let unclaimed = answer.expect("the store answers").unclaimed;
+        let unclaimed = unclaimed.or_else(move || noted.store(true, Ordering::SeqCst));
+        if is_repeated {
+            let again = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
+            again.expect("the store answers").unclaimed.delivered();
+        }
+        drop(unclaimed);
+        settle().await;
+        assert_eq!(is_held(&service, &claim).await, is_repeated);
+        assert_eq!(is_rolled_back.load(Ordering::SeqCst), is_expected);
     }
 }
 

@@ -152,8 +152,9 @@ async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
     let peer = Arc::new(with_one_of_each());
     let claim = brief();
     let requests = Budget::new(10);
-    let permit = [(); 2].map(|()| requests.take(1).expect("there is room"));
-    let slot = slot_within(&Gate::new(1), &peer, Some(Arc::new(permit))).await;
+    let [of_peer, of_all] = [(); 2].map(|()| requests.take(1).expect("there is room"));
+    let permit = RequestPermit::new(of_peer, of_all, Arc::clone(&peer));
+    let slot = slot_within(&Gate::new(1), &peer, Some(permit)).await;
     let within = service.within(slot);
     let mut hold = within.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;

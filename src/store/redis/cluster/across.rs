@@ -123,12 +123,12 @@ impl RedisStore {
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         let parts = self.parts(claim);
         let withdrawing = parts
             .iter()
             .map(|it| it.node.withdraw(&it.claim, attempt, rollback, deadline));
-        all_done(join_all(withdrawing).await)
+        Ok(all_done(join_all(withdrawing).await)?.into_iter().sum())
     }
 
     /// [`LockStore::renew`](crate::store::LockStore::renew).
@@ -248,9 +248,7 @@ fn identify_locks(claim: &Claim) -> u64 {
     (1 << 32) | u64::from(numbers.fold(0, |all, number| all ^ number))
 }
 
-pub(super) fn all_done(outcomes: Vec<StoreResult<()>>) -> StoreResult<()> {
-    match outcomes.into_iter().find_map(Result::err) {
-        Some(error) => Err(StoreError::unknown(error.fault(), error.detail())),
-        None => Ok(()),
-    }
+pub(super) fn all_done<T>(outcomes: Vec<StoreResult<T>>) -> StoreResult<Vec<T>> {
+    let all: StoreResult<Vec<T>> = outcomes.into_iter().collect();
+    all.map_err(|error| StoreError::unknown(error.fault(), error.detail()))
 }

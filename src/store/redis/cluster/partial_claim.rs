@@ -218,7 +218,7 @@ pub(super) async fn undo(
         it.node
             .withdraw(&it.claim, attempt, Undoing::Part, deadline)
     });
-    all_done(join_all(undoing).await)
+    all_done(join_all(undoing).await).map(drop)
 }
 
 /// Takes the claim out of all queues, because it cannot be granted any more, or is not in all of them. The deadline of the

@@ -1,12 +1,12 @@
 -- Ends a claim on each of its locks, or lowers its hold count; a waiting claim leaves the queues.
 -- KEYS: for each lock: lock_key, ended
 -- ARGV: for each lock: caller with process and database, at the end: hold_count, channel, not_after, rollback_right, is_repeat
--- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held, and 1 if a stream held it
---   or has held it, else 0; 2 stepped back: ms that the lock stays taken or closed without further operations, the
---   lease; 3 left the queue; 0 not the holder: mark; or request and now_us alone if a step back came too late, and
---   nothing was done.
+-- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held, 1 if a stream held it or
+--   has held it, else 0, and the fencing token of the lease; 2 stepped back: ms that the lock stays taken or closed
+--   without further operations, the lease; 3 left the queue; 0 not the holder: mark; or request and now_us alone if a
+--   step back came too late, and nothing was done.
 --   The fast path packs its answer: code 1, or 4 if the lock is reserved for the calling process, which gets no other
---   notification; ms that it was held
+--   notification; ms that it was held; the fencing token as the record has it
 -- include: clock
 
 -- Fast path: the claim holds the lock exclusively and by no stream, no process wants events, and nothing closes the
@@ -26,6 +26,7 @@ if until_ms > now_ms then
     end
     -- The clock may have been set back since the grant.
     local held = now_ms > acquired_ms and struct.pack('>I6', now_ms - acquired_ms) or NO_TIME
+    held = held .. string.sub(record, -13, -7)
     if not options then
         -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
         call('DEL', lock_key)
@@ -90,7 +91,7 @@ local function free(lock, ended)
         redis.pcall('PUBLISH', RELEASES_CHANNEL .. caller(1, 41, -1), lease.claim .. name)
     end
     reserve(lock)
-    return { FREED, held_ms, is_of_stream }
+    return { FREED, held_ms, is_of_stream, lease.fence }
 end
 
 local function step_back(lock)

@@ -104,7 +104,9 @@ impl<P: Place> Run<P> {
         let parts = answers.map(|(name, answer)| {
             let lock = self.lock(name);
             match answer {
-                Released::Freed { held_for } => What::Freed.of(lock, &[], &[Self::ticks(held_for)]),
+                Released::Freed { held_for, .. } => {
+                    What::Freed.of(lock, &[], &[Self::ticks(held_for)])
+                }
                 Released::SteppedBack(lease) => {
                     self.seen_own(What::SteppedBack, name, claim, &lease, &[])
                 }

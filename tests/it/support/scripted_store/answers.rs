@@ -104,7 +104,7 @@ impl LockStore for ScriptedStore {
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<usize> {
         let answer = async {
             if rollback == Rollback::Undo {
                 let mut undone = self.undone.lock().unwrap();
