@@ -32,12 +32,14 @@ pub struct AcquireAnswer {
 
 impl AcquireAnswer {
     /// Rolls back a new grant, because its claim may not hold the locks any more. Leases that it held before stay: their
-    /// holder may be in the middle of its work.
-    pub fn revoke(self) {
+    /// holder may be in the middle of its work. Returns whether there are any.
+    pub fn revoke(self) -> bool {
         let held_before = |kind| kind != GrantKind::New;
-        if self.outcome.kind().is_some_and(held_before) {
+        let is_held = self.outcome.kind().is_some_and(held_before);
+        if is_held {
             self.unclaimed.delivered();
         }
+        is_held
     }
 }
 
