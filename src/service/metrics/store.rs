@@ -90,23 +90,26 @@ impl NodeMetrics {
     }
 }
 
+/// How long the operations took that ended like this.
+fn durations(registry: &Metrics, result: &'static str) -> Labelled<Histogram> {
+    Labelled::new(&OPERATIONS, |operation| {
+        let labels = [("operation", operation), ("result", result)];
+        let help = "How long operations of the store took, as seen from this process.";
+        registry.histogram(DURATION, help, &labels)
+    })
+}
+
 impl StoreMetrics {
     pub(super) fn new(registry: &Metrics) -> Self {
-        let operations = |result| {
-            Labelled::new(&OPERATIONS, |operation| {
-                let labels = [("operation", operation), ("result", result)];
-                let help = "How long operations of the store took, as seen from this process.";
-                registry.histogram(DURATION, help, &labels)
-            })
-        };
         let errors = |kind| {
             let help = "Operations that failed in the store, by kind.";
             registry.counter("leasehold_store_errors_total", help, &[("kind", kind)])
         };
         let gauge = |name, help| registry.gauge(name, help, &[]);
+        let counter = |name, help| registry.counter(name, help, &[]);
         Self {
-            answered: operations("ok"),
-            failed: operations("error"),
+            answered: durations(registry, "ok"),
+            failed: durations(registry, "error"),
             errors: Labelled::new(&Fault::ALL.map(Fault::label), errors),
             up: gauge(
                 "leasehold_store_up",
@@ -136,15 +139,13 @@ impl StoreMetrics {
                 "leasehold_store_pool_max_connections",
                 "The maximum of connections to the store, over all threads.",
             ),
-            pool_waits: registry.counter(
+            pool_waits: counter(
                 "leasehold_store_pool_waits_total",
                 "Attempts of requests that found no open connection to the store at once.",
-                &[],
             ),
-            pool_timeouts: registry.counter(
+            pool_timeouts: counter(
                 "leasehold_store_pool_timeouts_total",
                 "Attempts of requests that found no connection to the store in time.",
-                &[],
             ),
             file_bytes: gauge(
                 "leasehold_store_file_bytes",
@@ -159,15 +160,13 @@ impl StoreMetrics {
                 let labels = [("result", result)];
                 registry.counter("leasehold_store_commits_total", help, &labels)
             }),
-            mismatches: registry.counter(
+            mismatches: counter(
                 "leasehold_store_response_mismatches_total",
                 "Answers of the store that did not belong to their request; must stay 0.",
-                &[],
             ),
-            fencing_regressions: registry.counter(
+            fencing_regressions: counter(
                 "leasehold_store_fencing_regressions_total",
                 "Claims that were not granted because the store's fencing counter was missing or too small: it has lost data.",
-                &[],
             ),
             nodes: Box::default(),
             traced_as: None,
