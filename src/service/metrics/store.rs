@@ -6,7 +6,7 @@ use metrics::{Counter, Gauge, Histogram};
 use tokio::time::Instant;
 
 use super::Labelled;
-use crate::store::{Fault, NodeHealth, StoreError, StoreHealth};
+use crate::store::{Fault, NodeHealth, PoolHealth, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 use crate::telemetry::traces::{self, SpanKind};
 
@@ -31,10 +31,7 @@ pub(in crate::service) struct StoreMetrics {
     recovering: Gauge,
     clock_offset: Gauge,
     held_locks: Gauge,
-    connections: Gauge,
-    connections_max: Gauge,
-    pool_waits: Counter,
-    pool_timeouts: Counter,
+    pool: PoolMetrics,
     file_bytes: Gauge,
     disk_full: Gauge,
     commits: Labelled<Counter>,
@@ -43,6 +40,48 @@ pub(in crate::service) struct StoreMetrics {
     nodes: Box<[NodeMetrics]>,
     /// What traces call the store, if it records no spans itself.
     traced_as: Option<&'static str>,
+}
+
+/// The metrics of the connections to the store.
+struct PoolMetrics {
+    connections: Gauge,
+    connections_max: Gauge,
+    waits: Counter,
+    timeouts: Counter,
+}
+
+impl PoolMetrics {
+    fn new(registry: &Metrics) -> Self {
+        Self {
+            connections: registry.gauge(
+                "leasehold_store_pool_connections",
+                "Open connections to the store.",
+                &[],
+            ),
+            connections_max: registry.gauge(
+                "leasehold_store_pool_max_connections",
+                "The maximum of connections to the store, over all threads.",
+                &[],
+            ),
+            waits: registry.counter(
+                "leasehold_store_pool_waits_total",
+                "Attempts of requests that found no open connection to the store at once.",
+                &[],
+            ),
+            timeouts: registry.counter(
+                "leasehold_store_pool_timeouts_total",
+                "Attempts of requests that found no connection to the store in time.",
+                &[],
+            ),
+        }
+    }
+
+    fn health(&self, pool: PoolHealth) {
+        self.connections.set(f64::from(pool.open));
+        self.connections_max.set(f64::from(pool.max));
+        self.waits.absolute(pool.waits);
+        self.timeouts.absolute(pool.timeouts);
+    }
 }
 
 /// The metrics of one node of a quorum.
@@ -131,22 +170,7 @@ impl StoreMetrics {
                 "leasehold_held_locks",
                 "Locks held in the store at the last count. Every process reports the same: use max, not sum.",
             ),
-            connections: gauge(
-                "leasehold_store_pool_connections",
-                "Open connections to the store.",
-            ),
-            connections_max: gauge(
-                "leasehold_store_pool_max_connections",
-                "The maximum of connections to the store, over all threads.",
-            ),
-            pool_waits: counter(
-                "leasehold_store_pool_waits_total",
-                "Attempts of requests that found no open connection to the store at once.",
-            ),
-            pool_timeouts: counter(
-                "leasehold_store_pool_timeouts_total",
-                "Attempts of requests that found no connection to the store in time.",
-            ),
+            pool: PoolMetrics::new(registry),
             file_bytes: gauge(
                 "leasehold_store_file_bytes",
                 "The size of the file of a file store; 0 for other stores.",
@@ -235,10 +259,7 @@ impl StoreMetrics {
             self.clock_offset.set(offset_ms as f64 / 1_000.0);
         }
         if let Some(pool) = health.pool {
-            self.connections.set(f64::from(pool.open));
-            self.connections_max.set(f64::from(pool.max));
-            self.pool_waits.absolute(pool.waits);
-            self.pool_timeouts.absolute(pool.timeouts);
+            self.pool.health(pool);
         }
         for (metrics, node) in self.nodes.iter().zip(&health.nodes) {
             metrics.health(node);
