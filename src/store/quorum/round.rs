@@ -15,11 +15,10 @@
 //! nodes can record F, a larger token is decided, above their counters.
 //!
 //! A variant takes one round trip: the process proposes its time to all nodes, and a node accepts a token above its counter.
-//! A refusal shows the counter, and costs a second round. The model in the tests has both, and finds the same promises kept
-//! while nodes remember. But a node that has forgotten its counter accepts what any process proposes, so then the order
-//! depends on the clocks of processes, too: one that is behind by more than the grace breaks it. Here a node proposes, by
-//! its own clock, which its grace has brought past what the others have recorded. That is what the second round trip pays
-//! for; when a majority proposes the same token, it is left out.
+//! The model in the tests has both, and finds the same promises kept while nodes remember. But a node that has forgotten its
+//! counter accepts what any process proposes: then one whose clock is behind by more than the grace breaks the order. Here a
+//! node proposes, by its own clock, which its grace has brought past what the others have recorded. That is what the second
+//! round trip pays for; when a majority proposes the same token, it is left out.
 
 use std::sync::Arc;
 use std::time::Duration;
