@@ -16,6 +16,7 @@ pub mod queue;
 pub mod rights;
 pub mod text;
 pub mod token;
+pub mod view;
 
 pub use claim::{
     Attempt, Bounds, Claim, HoldCount, InvalidField, LimitBounds, Metadata, Owner, Ttl,
@@ -27,10 +28,11 @@ pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use name_groups::NameGroups;
 pub use outcome::{
-    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, HoldLimits, Listing, LockState,
-    LockView, Mismatch, NotHeld, NotHolder, PreviousLease, Refused, Released, RenewOptions,
-    Renewal, Renewed, Rollback, RollbackRight, StepBack, SuspendOptions, Suspended, Waiting,
+    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, HoldLimits, Mismatch, NotHeld,
+    NotHolder, PreviousLease, Refused, Released, RenewOptions, Renewal, Renewed, Rollback,
+    RollbackRight, StepBack, SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
 pub use rights::{NamePrefix, NamePrefixes, Rights, Rule, Verb, Verbs};
 pub use token::{ClaimDigest, InvalidToken, Token};
+pub use view::{Listing, LockState, LockView};

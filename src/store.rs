@@ -378,10 +378,7 @@ async fn open_quorum(
     address: &QuorumAddress,
     config: &Config,
 ) -> Result<quorum::QuorumStore, StoreError> {
-    let drift = quorum::Drift {
-        thousandths: config.quorum.drift_per_thousand,
-        ..quorum::Drift::REDLOCK
-    };
+    let drift = quorum::Drift::per_thousand(config.quorum.drift_per_thousand);
     let lease_max = drift.at_nodes(config.lease.ttl_max) + config.lease.lock_delay_max;
     let opened = redis::RedisStore::open_nodes(&address.nodes, &config.redis, lease_max).await?;
     let addresses: Vec<_> = address.nodes.iter().map(ToString::to_string).collect();

@@ -37,9 +37,9 @@ pub(super) struct Dissenters(Option<Vec<Dissenter>>);
 #[derive(Debug, PartialEq)]
 struct Dissenter {
     node: usize,
-    shows: Shown,
+    shows: ShownState,
     /// What the majority shows.
-    against: Shown,
+    against: ShownState,
     since: Instant,
 }
 
@@ -50,8 +50,8 @@ impl Dissenters {
         merged: &LockView,
         views: impl Iterator<Item = (usize, &'a LockView)>,
     ) -> bool {
-        let (since, against) = (Instant::now(), Shown::by(merged));
-        let views = views.map(|(node, view)| (node, Shown::by(view)));
+        let (since, against) = (Instant::now(), ShownState::by(merged));
+        let views = views.map(|(node, view)| (node, ShownState::by(view)));
         let differing = views.filter(|(_, shows)| *shows != against);
         let mut differing: Vec<_> = differing
             .map(|(node, shows)| Dissenter {
@@ -91,21 +91,21 @@ impl Dissenter {
 
 /// What a view shows that does not depend on the clock of a node.
 #[derive(Clone, Debug, PartialEq)]
-enum Shown {
+enum ShownState {
     Free { queue_length: u64 },
     Cooling { queue_length: u64 },
-    Held { by: Leases, queue_length: u64 },
+    Held { by: ShownLeases, queue_length: u64 },
 }
 
 /// The leases of a lock; only how many there are if a view has no room for all, because nodes choose which ones to list by
 /// their clocks.
 #[derive(Clone, Debug, PartialEq)]
-enum Leases {
+enum ShownLeases {
     All(Vec<(ClaimDigest, Fence, HoldCount, bool)>),
     Many(u64),
 }
 
-impl Shown {
+impl ShownState {
     fn by(view: &LockView) -> Self {
         let queue_length = view.queue.length;
         match &view.state {
@@ -125,8 +125,8 @@ impl Shown {
                     .collect();
                 leases.sort_unstable();
                 let by = match holders.total == leases.len() as u64 {
-                    true => Leases::All(leases),
-                    false => Leases::Many(holders.total),
+                    true => ShownLeases::All(leases),
+                    false => ShownLeases::Many(holders.total),
                 };
                 Self::Held { by, queue_length }
             }

@@ -32,16 +32,22 @@ pub struct Drift {
 
 impl Drift {
     /// What Redlock allows for.
-    pub const REDLOCK: Self = Self {
-        thousandths: 10,
-        resolution: Duration::from_millis(2),
-    };
+    pub const REDLOCK: Self = Self::per_thousand(10);
 
     /// Nothing, for nodes with the clock of this process.
     pub const NONE: Self = Self {
         thousandths: 0,
         resolution: Duration::ZERO,
     };
+
+    /// This many thousandths of the TTL, and the resolution that Redlock allows for.
+    #[must_use]
+    pub const fn per_thousand(thousandths: u32) -> Self {
+        Self {
+            thousandths,
+            resolution: Duration::from_millis(2),
+        }
+    }
 
     /// How much longer than its holder a node keeps a lease with this TTL; whole milliseconds.
     pub(super) fn of(self, ttl: Duration) -> Duration {
