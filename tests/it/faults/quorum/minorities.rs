@@ -109,6 +109,22 @@ async fn notices(replica: &Replica, held: &Claim, number: usize, failure: Failur
     .await;
 }
 
+/// Renews a lease while something else takes its time: a grant may have to wait until nodes vote again, for longer than the
+/// lease lasts.
+async fn while_renewed<T>(replica: &Replica, held: &Claim, other: impl Future<Output = T>) -> T {
+    let renewals = async {
+        let mut ticks = tokio::time::interval(TTL / 6);
+        loop {
+            ticks.tick().await;
+            keep(replica, held).await;
+        }
+    };
+    tokio::select! {
+        done = other => done,
+        () = renewals => unreachable!("they go on"),
+    }
+}
+
 /// All of these nodes fail at once.
 async fn survives(failures: &[(usize, Failure)], nodes: &mut Nodes, replica: &Replica) {
     let [held, contended] = [claim(), claim()].map(|claim| lasting_for(TTL, claim));
@@ -129,7 +145,7 @@ async fn survives(failures: &[(usize, Failure)], nodes: &mut Nodes, replica: &Re
         }
         for _ in 0..2 {
             let next = lasting_for(TTL, rival(&contended));
-            let fence = next_fence(replica, &next).await;
+            let fence = while_renewed(replica, &held, next_fence(replica, &next)).await;
             assert!(last < fence, "{last} then {fence} with {failures:?}");
             last = fence;
             let answer = replica.acquire(&lasting_for(TTL, rival(&held))).await;
