@@ -7,6 +7,7 @@ pub mod assignment;
 pub mod counting;
 mod error;
 pub mod file;
+mod listener;
 pub mod memory;
 mod pace;
 pub mod quorum;
@@ -22,13 +23,14 @@ use tokio::time::Instant;
 
 use crate::config::{Config, QuorumAddress, StoreUrl};
 use crate::domain::{
-    Acquired, Attempt, Claim, ClaimDigest, Evicted, Listing, LockEvent, LockName, LockNames,
-    LockView, NamePrefixes, QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack,
-    SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, Evicted, Listing, LockName, LockNames, LockView, NamePrefixes,
+    QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended,
+    Token,
 };
 
 pub use counting::CountLeases;
 pub use error::{Fault, StoreError};
+pub use listener::Listener;
 
 /// How long the tombstone of an ended claim is kept, so that late or repeated requests with its token learn of the end.
 pub const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
@@ -153,8 +155,13 @@ pub trait LockStore: CountLeases + Send + Sync + fmt::Debug {
         deadlines: Deadlines,
     ) -> StoreResult<Evicted>;
 
-    /// The state of the lock.
+    /// The state of the lock, and the nodes of a quorum that disagree.
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView>;
+
+    /// The state of the lock alone, for decisions of the service: no node is waited for to be compared.
+    async fn view(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
+        self.inspect(name, deadline).await
+    }
 
     /// One page of the locks that are held or waited for, in the order of names: no lock twice, and no lock missing
     /// that stays held or waited for throughout. All listings of a process together take a small share of the store's
@@ -192,37 +199,6 @@ pub trait LockStore: CountLeases + Send + Sync + fmt::Debug {
 
     /// Ends the store's own work, after the last operation.
     async fn close(&self) {}
-}
-
-/// Receives a store's notifications. Called in the middle of the store's own work, so implementations must not wait or
-/// call the store.
-pub trait Listener: Send + Sync + fmt::Debug {
-    /// The lock is reserved for the first of this process's waiters.
-    fn reserved(&self, name: &LockName);
-
-    /// Another request took a claim that waits at this process out of the lock's queue. A request that waits for the
-    /// claim here should poll: the claim waits or holds elsewhere now, or has ended.
-    fn dequeued(&self, name: &LockName, claim: ClaimDigest);
-
-    /// Some process evicted the lock's holders. Those that hold leases for clients should check what is left of them.
-    fn evicted(&self, name: &LockName);
-
-    /// A request on some process released a lease of this claim that a stream may hold. The stream should check what is
-    /// left of it.
-    fn released(&self, name: &LockName, claim: ClaimDigest);
-
-    /// Something happened to a lock.
-    fn event(&self, event: LockEvent);
-
-    /// Reservation messages may have been lost.
-    fn messages_lost(&self);
-
-    /// Events may have been lost while this process wanted them. All events from now on are delivered.
-    fn events_lost(&self);
-
-    /// Events may be missing from now on, until [`Self::events_lost`]. Who receives the same events from several stores
-    /// learns from this that the others are left alone.
-    fn events_interrupted(&self) {}
 }
 
 /// The time limits of an operation of many steps.

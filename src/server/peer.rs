@@ -184,10 +184,12 @@ impl Peer {
     }
 
     /// Counts a request of the peer, or returns the limit that is reached. A peer with few other requests may exceed
-    /// the limit for all peers, so that probes always get a response.
+    /// the limit for all peers, so that probes always get a response; not one that a proxy names, which costs its sender
+    /// no connection.
     pub(super) fn begin_request(&self, all: &Budget) -> Result<RequestPermit, Limit> {
         let own = &self.limits.requests;
-        let is_small = self.uses_few(own);
+        let is_forwarded = matches!(self.address, PeerAddress::Forwarded(_));
+        let is_small = !is_forwarded && self.uses_few(own);
         let taken = match own.take(1) {
             Some(taken) => taken,
             None if self.is_trusted_proxy => own.take_anyway(1),

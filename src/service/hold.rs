@@ -326,7 +326,7 @@ impl HoldTask {
             match renewed {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
-                    reported = StreamLease::from(&lease);
+                    reported.ttl = lease.ttl.get();
                     backoff.reset();
                     if !self
                         .events

@@ -352,7 +352,7 @@ impl LockStore for MemoryStore {
         }
     }
 
-    /// The state keeps a count, so there is nothing to do for it.
+    /// The state keeps its own count, so only the counts of leases are swept.
     async fn sweep(&self) {
         self.sweep_counted().await;
     }

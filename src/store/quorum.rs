@@ -167,6 +167,10 @@ impl LockStore for QuorumStore {
         self.0.inspect(name, deadline).await
     }
 
+    async fn view(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
+        self.0.view(name, deadline).await
+    }
+
     async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
         self.0.list(query, deadlines).await
     }

@@ -61,7 +61,7 @@ impl Request {
         let deadline = deadline.min(Instant::now() + OPTIONAL_STEP_MAX);
         for (number, name) in claim.names.iter().enumerate() {
             let sent = Instant::now();
-            let inspected = self.inner.store.inspect(name, deadline).await;
+            let inspected = self.inner.store.view(name, deadline).await;
             let metrics = &self.inner.metrics.store;
             metrics.operation("inspect", sent.elapsed(), &inspected);
             // A claim holds all of its locks or none.
@@ -147,7 +147,7 @@ impl Request {
             return false;
         };
         let sent = Instant::now();
-        let inspected = self.inner.store.inspect(name, deadline).await;
+        let inspected = self.inner.store.view(name, deadline).await;
         let metrics = &self.inner.metrics.store;
         metrics.operation("inspect", sent.elapsed(), &inspected);
         match inspected.map(|view| view.state) {

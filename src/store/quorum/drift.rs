@@ -182,7 +182,11 @@ mod tests {
 
     #[test]
     fn every_ttl_is_recognised() {
-        for drift in [Drift::REDLOCK, Drift::NONE] {
+        for drift in [1, 10, 200]
+            .map(Drift::per_thousand)
+            .into_iter()
+            .chain([Drift::NONE])
+        {
             for millis in (0..3_700).chain([59_999, 60_000, 60_001, 3_600_000]) {
                 for micros in [0, 1, 999] {
                     let ttl = Duration::from_millis(millis) + Duration::from_micros(micros);

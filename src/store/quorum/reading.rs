@@ -74,7 +74,8 @@ impl Core {
         let mut views = first.await?;
         let until = deadline.min(Instant::now() + RECHECKED_FOR);
         let mut pauses = Backoff::default();
-        while is_open(&views) | self.is_unclear(&views) {
+        let mut was_open = is_open(&views);
+        while was_open || self.is_unclear(&views) {
             // Nodes get the token of a new lease within a round trip of its grant, and contenders roll back as fast.
             let pause = jittered(pauses.next(RECHECK_MIN, RECHECK_MAX));
             if Instant::now() + pause >= until {
@@ -88,6 +89,7 @@ impl Core {
                     if again.answered().count() >= had.answered().count()
                         || !self.is_unclear(&again) =>
                 {
+                    was_open = is_open(&again);
                     views = again;
                 }
                 Ok(_) => {}

@@ -111,7 +111,8 @@ impl Core {
         if let Some(renewal) = renewals.first() {
             self.attempts.keep(token, renewal.lease.ttl);
         }
-        if let Some(decided) = self.decided((names, token, attempt), &renewals) {
+        let is_agreed = self.is_agreed(&votes, names.len());
+        if let Some(decided) = self.decided((names, token, attempt), &renewals, is_agreed) {
             decision.send_replace(RenewalDecision::Extended(decided));
         }
         Ok(Renewed::Extended(renewals))
@@ -165,7 +166,8 @@ impl Core {
             let detail = "nodes have the leases with different fencing tokens";
             StoreError::unknown(Fault::Busy, detail)
         };
-        let follower = self.decided(renewed, renewals).ok_or_else(unsettled)?;
+        let decided_so_far = self.decided(renewed, renewals, false);
+        let follower = decided_so_far.ok_or_else(unsettled)?;
         let at_nodes = self.nodes.all().iter().zip(&votes.0);
         let present = at_nodes.filter_map(|(node, vote)| {
             let renewals = extended(vote.as_ref()?.as_ref().ok()?)?;
@@ -198,13 +200,26 @@ impl Core {
         Err(unsettled())
     }
 
+    /// Whether a majority has each lease with the same hold count, TTL and mode. If not, some nodes that have answered
+    /// missed the last change, and others have it: nobody knows which.
+    fn is_agreed(&self, votes: &ByNode<Renewed>, locks: usize) -> bool {
+        let extended: Vec<_> = votes.answered().filter_map(extended).collect();
+        (0..locks).all(|lock| {
+            let leases = extended.iter().map(|renewals| &renewals[lock].lease);
+            let changed = leases.map(|it| (it.ttl, it.holder.mode, it.holder.hold_count));
+            merge::agreed(self.nodes.majority(), &changed.collect::<Vec<_>>()).is_some()
+        })
+    }
+
     /// What nodes need to take part again.
     fn decided(
         &self,
         (names, token, attempt): (&LockNames, Token, Attempt),
         renewals: &[Renewal],
+        is_agreed: bool,
     ) -> Option<Arc<Decided>> {
-        let lease = &renewals.first()?.lease;
+        let first = renewals.first()?;
+        let lease = &first.lease;
         let claim = Claim {
             mode: lease.holder.mode,
             // The claim has its locks, whoever waits for them there.
@@ -215,7 +230,6 @@ impl Core {
             ..Claim::plain(names.clone(), token, lease.ttl)
         };
         // The nodes have reported their own times, which have the allowance.
-        let first = renewals.first()?;
         let limits = first.limits;
         Some(Arc::new(Decided {
             claim: Claim {
@@ -227,6 +241,7 @@ impl Core {
             },
             attempt,
             leases: renewals.iter().map(|it| it.lease.clone()).collect(),
+            is_agreed,
             drift: self.drift,
         }))
     }

@@ -23,6 +23,8 @@ pub(super) struct Decided {
     pub(super) attempt: Attempt,
     /// The lease of each lock, as its holder is told of it.
     pub(super) leases: Vec<Lease>,
+    /// Whether a majority has them so, apart from the tokens.
+    pub(super) is_agreed: bool,
     pub(super) drift: Drift,
 }
 
@@ -41,7 +43,9 @@ impl Decided {
     ) -> StoreResult<()> {
         let proposed: Vec<Fence> = match answer {
             Ok(Renewed::Extended(renewals)) => {
-                self.make_up(node, renewals, deadline).await?;
+                if self.is_agreed {
+                    self.make_up(node, renewals, deadline).await?;
+                }
                 fences(renewals)
             }
             Ok(Renewed::NotHolder(_)) => {

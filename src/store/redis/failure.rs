@@ -54,17 +54,18 @@ impl Failure {
         }
     }
 
-    pub(super) fn of(error: &RedisError) -> Self {
-        // Of a pipeline, the client library passes on few codes, and no text.
+    /// The failure of the first command of a pipeline that failed: the error of the pipeline itself has few codes, and no
+    /// text.
+    pub(super) fn of_first(error: &RedisError) -> Self {
         let in_pipeline = error.clone().into_server_errors();
         let first = in_pipeline.as_deref().and_then(<[_]>::first);
         match first {
-            Some((_, first)) => Self::of_one(&first.clone().into()),
-            None => Self::of_one(error),
+            Some((_, first)) => Self::of(&first.clone().into()),
+            None => Self::of(error),
         }
     }
 
-    fn of_one(error: &RedisError) -> Self {
+    pub(super) fn of(error: &RedisError) -> Self {
         use Fate::{MayBeDone, NotDone};
         let failure = |fault, fate| Self::new(fault, fate, error.to_string());
         let passing = |fault, fate| Self {

@@ -111,8 +111,8 @@ impl Node {
                         self.recovery.declare_lost(answered.generation);
                     }
                 },
-                Err(unanswered) => {
-                    let error = unanswered.when_too_late(deadline).await;
+                Err(failed) => {
+                    let error = failed.when_too_late(deadline).await;
                     return Err(match is_ambiguous {
                         true => StoreError::unknown(error.fault(), error.detail()),
                         false => error,
@@ -203,8 +203,9 @@ impl Node {
             Err(_) => Err(Failure::timed_out()),
         };
         let mut generation = connection.generation;
+        let is_redirected = matches!(&answer, Err(failure) if failure.redirection.is_some());
         if let Err(failure) = &answer
-            && failure.redirection.is_some()
+            && is_redirected
         {
             if self.replication.is_some() {
                 generation = UNCONFIRMED;
@@ -220,7 +221,8 @@ impl Node {
             if failure.casts_doubt_on_connection() {
                 connection.abandon();
             }
-            if failure.fault == Fault::Replica {
+            // After a redirection it is the answer of another node.
+            if failure.fault == Fault::Replica && !is_redirected {
                 // The other connections lead to the same Redis, and each would cost another request.
                 self.recovery.moved(connection.generation);
             }

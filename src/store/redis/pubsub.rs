@@ -336,12 +336,13 @@ impl PubSubShared {
 
     /// Events may be missing. Once all processes know again that this one wants them, the listener gets `events_lost`.
     fn interrupt_delivery(&self, listener: &dyn Listener) {
-        let mut is_interrupted = false;
+        let mut is_wanted = false;
         self.delivery.send_modify(|delivery| {
-            is_interrupted = std::mem::take(&mut delivery.is_sure);
-            delivery.has_gap |= is_interrupted;
+            delivery.has_gap |= std::mem::take(&mut delivery.is_sure);
+            is_wanted = delivery.is_wanted;
         });
-        if is_interrupted {
+        // Also if they were missing from the start.
+        if is_wanted {
             listener.events_interrupted();
         }
     }

@@ -320,10 +320,10 @@ fn trace_replicas(replicas: u64, began: Instant, confirmed: &Result<(), StoreErr
 
 /// A managed service may not have the command. That lasts, as a missing right does.
 fn failed(error: &redis::RedisError) -> Failure {
-    let failure = Failure::of(error);
-    match failure.detail.contains("unknown command") {
-        true => Failure::new(Fault::Permission, Fate::MayBeDone, failure.detail)
+    let first = Failure::of_first(error);
+    match first.detail.contains("unknown command") {
+        true => Failure::new(Fault::Permission, Fate::MayBeDone, first.detail)
             .because("it has no command WAIT, which redis.wait_replicas needs"),
-        false => failure,
+        false => Failure::of(error),
     }
 }

@@ -334,7 +334,7 @@ fn too_few(answered: usize, failures: Vec<Failure>) -> Failure {
 }
 
 fn refused(error: &redis::RedisError) -> Failure {
-    let failure = Failure::of(error).before_any_command();
+    let failure = Failure::of_first(error).before_any_command();
     let mentions = |text| failure.detail.contains(text);
     if mentions("No such master") {
         let lasting = Failure::new(Fault::Database, Fate::NotDone, failure.detail);

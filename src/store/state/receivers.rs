@@ -30,7 +30,8 @@ pub(super) enum Turn {
     Closed,
     /// The attempt that made the grant, undone before the one after it.
     Undone,
-    /// An attempt whose lease was not counted, undone before the one after it. No further attempt receives the lease.
+    /// An attempt whose lease was not counted, undone before the one after it. No further attempt receives the lease while
+    /// it is young and undecided.
     Refused,
     Independent,
 }

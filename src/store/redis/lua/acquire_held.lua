@@ -99,9 +99,7 @@ local function replay_refusal()
         if is_of_streams and wait and wait.takes_over == '0' and lock.held.attempt ~= attempt then
             return { attempt, SUPERSEDED }
         end
-        -- Passed on until it is old, a lease that is rolled back for a quota would become final.
-        local turns = is_undecided(lock.held) and options.turns
-        if turns and string.find(turns, REFUSED_ATTEMPT, 1, true) and not string.find(turns, attempt, 1, true) then
+        if is_closed_to(lock.held, attempt) then
             return { attempt, OVER_QUOTA, UNCOUNTED_MS - math.max(now_ms - lock.held.acquired_ms, 0) }
         end
     end

@@ -83,6 +83,20 @@ local function is_undecided(lease)
     return lease.attempt ~= NO_ATTEMPT and now_ms - lease.acquired_ms < UNCOUNTED_MS
 end
 
+-- Whether the lease passes to no attempt but those that have received it: since it was last final it was not counted for one
+-- of them. Passed on until it is old, a lease that is rolled back for a quota would become final.
+local function is_closed_to(lease, attempt)
+    local turns, is_closed = is_undecided(lease) and lease.options.turns or '', false
+    for from = #turns - 7, 1, -8 do
+        local turn = string.sub(turns, from, from + 7)
+        if turn == NO_ATTEMPT or turn == attempt then
+            return turn == NO_ATTEMPT and is_closed
+        end
+        is_closed = is_closed or turn == REFUSED_ATTEMPT
+    end
+    return is_closed
+end
+
 -- The lease in the form of every answer. False stands for what a lease lacks: a table in an answer ends at nil.
 local function lease_fields(lease)
     local options = lease.options

@@ -1,5 +1,5 @@
-//! Which Redis the connections of an generation lead to; and what follows from whether it answers and connections to it can be
-//! opened, and from the time that it shows.
+//! Which Redis the connections of a generation lead to; and what follows from whether it answers and connections to it
+//! can be opened, and from the time that it shows.
 
 use std::sync::Arc;
 
