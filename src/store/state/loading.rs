@@ -215,7 +215,6 @@ fn read_receivers(from: &mut Decoder<'_>) -> Result<Receivers, InvalidRow> {
                 0 => Ok(Turn::Closed),
                 1 => Ok(Turn::Independent),
                 2 => read_attempt(from).map(Turn::Attempt),
-                3 => Ok(Turn::Refused),
                 _ => Err(InvalidRow::Damaged),
             });
             Receivers::InTurn(Box::new(Turns(turns.collect::<Result<_, _>>()?)))

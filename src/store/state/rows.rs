@@ -147,13 +147,12 @@ fn receivers(to: &mut Encoder, receivers: &Receivers) {
             for turn in &turns.0 {
                 match turn {
                     // A rollback after a restart is late: the difference matters no more.
-                    Turn::Closed | Turn::Undone => to.byte(0),
+                    Turn::Closed | Turn::Undone | Turn::Refused => to.byte(0),
                     Turn::Independent => to.byte(1),
                     Turn::Attempt(attempt) => {
                         to.byte(2);
                         to.fixed(&attempt.0.to_be_bytes());
                     }
-                    Turn::Refused => to.byte(3),
                 }
             }
         }

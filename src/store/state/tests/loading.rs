@@ -11,15 +11,15 @@ fn loaded(written: &BTreeMap<Vec<u8>, Vec<u8>>, downtime: Downtime, now: StoreTi
     loading.finish(now)
 }
 
-/// What a restart keeps of the rows: whether a claim waits ends with the process.
+/// What a restart keeps of the rows: whether a claim waits ends with the process, and so does how a turn ended.
 fn kept(state: &State, now: StoreTime) -> BTreeMap<Row, String> {
     let rows = rows(state, now).into_iter();
-    let without_waiting = |value: String| {
+    let lasting = |value: String| {
         let value = value.trim_end_matches(" true").trim_end_matches(" false");
-        value.to_owned()
+        let value = value.replace("Undone", "Closed");
+        value.replace("Refused", "Closed")
     };
-    rows.map(|(row, value)| (row, without_waiting(value)))
-        .collect()
+    rows.map(|(row, value)| (row, lasting(value))).collect()
 }
 
 /// A state, and what it has written.
