@@ -336,13 +336,12 @@ impl PubSubShared {
 
     /// Events may be missing. Once all processes know again that this one wants them, the listener gets `events_lost`.
     fn interrupt_delivery(&self, listener: &dyn Listener) {
-        let mut is_wanted = false;
+        let mut is_interrupted = false;
         self.delivery.send_modify(|delivery| {
-            delivery.has_gap |= std::mem::take(&mut delivery.is_sure);
-            is_wanted = delivery.is_wanted;
+            is_interrupted = std::mem::take(&mut delivery.is_sure);
+            delivery.has_gap |= is_interrupted;
         });
-        // Also if they were missing from the start.
-        if is_wanted {
+        if is_interrupted {
             listener.events_interrupted();
         }
     }
