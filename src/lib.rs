@@ -19,21 +19,20 @@
 //!
 //! # The way of a request
 //!
-//! A plain acquire passes ten steps, with fifteen functions, from the connection to Redis:
+//! A plain acquire goes through ten functions from the connection to Redis:
 //!
-//! 1. `server::connections`, `answer_in_turn` and `answer`: the order of pipelined requests, and the limit on requests.
+//! 1. `server::connections`, `Protocol::answer`: the order of pipelined requests, and the limit on requests.
 //! 2. `http::scope`, `RequestScope::call`: request id, span, problems, metrics, log.
-//! 3. `http::routes`, `Routes::call` and `limited`: the route, the key, and what is left of a quota.
+//! 3. `http::routes`, `Routes::call`: the route, the key, and what is left of a quota.
 //! 4. `http::locks::acquire`: from fields to a claim, and from the outcome to the response.
-//! 5. [`service::LockService::acquire`], and `service::background`, `Detached::poll`: whether to wait; from here on, the
-//!    request completes without its client.
-//! 6. `service::acquire`, `Request::acquire_now` and `ask_store`: the deadline, the quota of locks, and the guard that rolls
-//!    back an undelivered grant.
+//! 5. [`service::LockService::acquire`]: whether to wait; from here on, the request completes without its client
+//!    (`service::background`, `Detached`).
+//! 6. `service::acquire`, `Request::acquire_now`: the deadline, the quota of locks, and the guard that rolls back an
+//!    undelivered grant.
 //! 7. [`store::LockStore::acquire`], which answers at once in the embedded stores, and chooses the node in a cluster.
-//! 8. `store::redis::operations`, `Node::acquire`: refusals while data may be lost, and the command; and
-//!    `store::redis::node`, `Node::run`: retries until the deadline.
-//! 9. `Node::try_once`: a connection, and the check that the reply belongs to the request.
-//! 10. `store::redis::scripts`, `ScriptRequest::send`: `EVALSHA`.
+//! 8. `store::redis::operations`, `Node::acquire`: refusals while data may be lost, and the command.
+//! 9. `store::redis::node`, `Node::run`: retries until the deadline.
+//! 10. `Node::try_once`: a connection, `EVALSHA`, and the check that the reply belongs to the request.
 //!
 //! The leases come back as [`domain::Granted`]: in [`domain::Acquired`] from the store, in the outcome of
 //! [`service::AcquireAnswer`] from the service, and as `http::wire::GrantView` in the response. Between 7 and 10 the Redis

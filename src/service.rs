@@ -160,7 +160,8 @@ impl LockService {
         let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
         let request = Request::new(inner, claim, self.slot.clone());
         if wait.is_zero() {
-            return Ok(Detached::new(self, request.acquire_now(None)).await?);
+            let acquiring = request.acquire_now(None);
+            return Ok(Detached::new(self, acquiring).completion().await?);
         }
         match request.enter() {
             Ok(waiter) => {
@@ -173,10 +174,11 @@ impl LockService {
                     drop(open);
                     answer
                 };
-                Detached::new(self, waiting.map(closed)).await
+                Detached::new(self, waiting.map(closed)).completion().await
             }
             Err(queue_full) => {
-                Ok(Detached::new(self, request.acquire_now(Some(queue_full))).await?)
+                let acquiring = request.acquire_now(Some(queue_full));
+                Ok(Detached::new(self, acquiring).completion().await?)
             }
         }
     }
@@ -200,6 +202,7 @@ impl LockService {
             let leases = leases.as_ref();
             inner.renew(&names, token, change, leases, deadline).await
         })
+        .completion()
         .await
     }
 

@@ -201,35 +201,27 @@ fn handler(request: &Request) -> Option<fn(State<App>, Request) -> HandlerFuture
     }
     match *request.method() {
         Method::POST => Some(|app, request| {
+            // Of requests that change one lock only this one counts in a quota.
             let rate_limit = RateLimit::of(&request);
-            limited(rate_limit, locks::acquire(app, request))
+            let answer = locks::acquire(app, request).map(move |answer| {
+                let mut response = answer.into_response();
+                if let Some(rate_limit) = rate_limit {
+                    rate_limit.attach_to(&mut response);
+                }
+                response
+            });
+            answer.boxed()
         }),
-        Method::PUT => Some(|app, request| boxed(locks::renew(app, request))),
-        Method::DELETE => Some(|app, request| boxed(locks::release(app, request))),
+        Method::PUT => Some(|app, request| {
+            let answer = locks::renew(app, request);
+            answer.map(IntoResponse::into_response).boxed()
+        }),
+        Method::DELETE => Some(|app, request| {
+            let answer = locks::release(app, request);
+            answer.map(IntoResponse::into_response).boxed()
+        }),
         _ => None,
     }
-}
-
-fn boxed(
-    answer: impl Future<Output = Result<Response, Problem>> + Send + 'static,
-) -> HandlerFuture {
-    answer.map(IntoResponse::into_response).boxed()
-}
-
-/// The same, with what is left of the quota. Of requests that change one lock only this one counts.
-fn limited(
-    rate_limit: Option<RateLimit>,
-    answer: impl Future<Output = Result<Response, Problem>> + Send + 'static,
-) -> HandlerFuture {
-    let Some(rate_limit) = rate_limit else {
-        return boxed(answer);
-    };
-    let answer = answer.map(IntoResponse::into_response);
-    let answer = answer.map(move |mut response| {
-        rate_limit.attach_to(&mut response);
-        response
-    });
-    answer.boxed()
 }
 
 #[cfg(test)]

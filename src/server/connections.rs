@@ -249,7 +249,7 @@ impl Protocol {
         let socket = TokioIo::new(socket);
         let service = service_fn({
             let activity = Arc::clone(&activity);
-            move |request| self.answer_in_turn(request, is_http2, &activity, &peer, app.clone())
+            move |request| self.answer(request, is_http2, &activity, &peer, app.clone())
         });
         let served = if is_http2 {
             let connection = self.http2.serve_connection(socket, service);
@@ -283,56 +283,43 @@ impl Protocol {
         }
     }
 
-    /// Answers one request, once it is its turn.
-    fn answer_in_turn<A: HttpApp>(
+    /// Answers one request, once it is its turn. It counts until its answer is complete.
+    fn answer<A: HttpApp>(
         &self,
         request: Request<Incoming>,
         is_http2: bool,
         activity: &Arc<Activity>,
         peer: &Peer,
-        app: A,
-    ) -> impl Future<Output = Result<axum::http::Response<AnswerBody>, Infallible>> + Send + use<A>
-    {
-        let answer = self.answer(request, activity, peer, app);
-        // Streams of HTTP/2 have tasks of their own, which take turns.
-        if is_http2 || !activity.is_pipelined() {
-            return Either::Left(answer);
-        }
-        Either::Right(peer.turn().then(|()| answer))
-    }
-
-    /// Answers one request, which counts until its answer is complete.
-    fn answer<A: HttpApp>(
-        &self,
-        request: Request<Incoming>,
-        activity: &Arc<Activity>,
-        peer: &Peer,
         mut app: A,
     ) -> impl Future<Output = Result<axum::http::Response<AnswerBody>, Infallible>> + Send + use<A>
     {
-        if request.headers().len() > HEADERS_MAX {
+        let (answer, permit) = if request.headers().len() > HEADERS_MAX {
             self.refusals.count(Limit::HeadSize);
             let mut refused = Response::new(Body::empty());
             *refused.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-            let under_way = UnderWay::new(activity, None);
-            let refused =
-                refused.map(|body| AnswerBody::new(body, under_way, delivery::of_this_stream()));
-            return Either::Left(ready(Ok(refused)));
-        }
-        let path_and_query = request.uri().path_and_query();
-        activity.receive(path_and_query.map_or(0, |path| path.as_str().len()));
-        let mut request =
-            request.map(|body| Body::new(RequestBody::new(body, Arc::clone(activity))));
-        let peer = peer.of_request(request.headers());
-        let permit = peer.begin_request(&self.requests);
-        let permit = permit.inspect_err(|limit| self.refusals.count(*limit));
-        let peer = peer.in_request(permit.clone());
-        request.extensions_mut().insert(peer);
-        let under_way = UnderWay::new(activity, permit.ok());
+            (Either::Left(ready(Ok(refused))), None)
+        } else {
+            let path_and_query = request.uri().path_and_query();
+            activity.receive(path_and_query.map_or(0, |path| path.as_str().len()));
+            let mut request =
+                request.map(|body| Body::new(RequestBody::new(body, Arc::clone(activity))));
+            let peer = peer.of_request(request.headers());
+            let permit = peer.begin_request(&self.requests);
+            let permit = permit.inspect_err(|limit| self.refusals.count(*limit));
+            let peer = peer.in_request(permit.clone());
+            request.extensions_mut().insert(peer);
+            (Either::Right(app.call(request)), permit.ok())
+        };
+        let under_way = UnderWay::new(activity, permit);
         // Not an async block: a future that is moved into one and awaited there is stored twice.
-        Either::Right(app.call(request).map_ok(move |response| {
+        let answer = answer.map_ok(move |response: Response| {
             response.map(|body| AnswerBody::new(body, under_way, delivery::of_this_stream()))
-        }))
+        });
+        // Streams of HTTP/2 have tasks of their own, which take turns.
+        match is_http2 || !activity.is_pipelined() {
+            true => Either::Left(answer),
+            false => Either::Right(peer.turn().then(|()| answer)),
+        }
     }
 
     /// By when a connection that opens now must have sent its first request.

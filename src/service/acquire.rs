@@ -174,7 +174,11 @@ impl Request {
         let sent = Instant::now();
         let reply = match refused {
             Some(refused) => Ok(refused),
-            None => self.ask_store(None, sent, deadline).await,
+            None => {
+                let store = &self.inner.store;
+                let reply = store.acquire(&self.claim, self.attempt, None, deadline);
+                self.counted(reply.await, sent, deadline).await
+            }
         };
         let answer = match (reply, queue_full) {
             (
@@ -205,25 +209,25 @@ impl Request {
         queue_request: QueueRequest,
     ) -> (Instant, Result<Acquired, StoreError>) {
         let (sent, deadline) = self.inner.start();
-        let reply = self.ask_store(Some(&queue_request), sent, deadline);
-        (sent, reply.await)
+        let (store, queue_request) = (&self.inner.store, Some(&queue_request));
+        let reply = store.acquire(&self.claim, self.attempt, queue_request, deadline);
+        (sent, self.counted(reply.await, sent, deadline).await)
     }
 
-    /// Asks the store once, and counts what it has granted.
-    async fn ask_store(
+    /// Counts the store's reply in the metrics, for the expected length of later ones, and what it grants in the quota.
+    async fn counted(
         &self,
-        queue_request: Option<&QueueRequest>,
+        reply: Result<Acquired, StoreError>,
         sent: Instant,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
-        let store = &self.inner.store;
-        let reply = store
-            .acquire(&self.claim, self.attempt, queue_request, deadline)
-            .await;
-        self.note(sent, &reply);
+        self.inner.metrics.store_acquire(sent.elapsed(), &reply);
+        if let Ok(acquired) = &reply {
+            self.inner.listed_holders.acquired(&self.claim, acquired);
+        }
         match self.slot.leases() {
             // Boxed, so that the futures of other requests need no space for it.
-            Some(leases) => Box::pin(self.counted(leases, reply, deadline)).await,
+            Some(leases) => Box::pin(self.counted_in(leases, reply, deadline)).await,
             None => reply,
         }
     }
@@ -236,14 +240,6 @@ impl Request {
     ) -> Option<Acquired> {
         let leases = self.slot.leases().filter(|leases| leases.was_full())?;
         Box::pin(self.over_quota(leases, stage, deadline)).await
-    }
-
-    /// Notes the store's reply for metrics, and for the expected length of later ones.
-    fn note(&self, sent: Instant, reply: &Result<Acquired, StoreError>) {
-        self.inner.metrics.store_acquire(sent.elapsed(), reply);
-        if let Ok(acquired) = reply {
-            self.inner.listed_holders.acquired(&self.claim, acquired);
-        }
     }
 
     /// Translates the store's reply.

@@ -8,13 +8,11 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join};
+use futures_util::future::{BoxFuture, Fuse, FusedFuture as _, FutureExt as _, join};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 
@@ -99,12 +97,13 @@ impl Drop for UnclaimedLease {
     }
 }
 
-/// A future that continues as a background task when dropped before completion.
+/// An operation that continues as a background task when this is dropped before its completion.
 ///
 /// A client that disconnects must not cancel a store operation halfway: its outcome would be unknown, and its grant
 /// would be lost.
 pub(super) struct Detached<T: Send + 'static> {
-    operation: Option<BoxFuture<'static, T>>,
+    /// Terminated once it has completed.
+    operation: Fuse<BoxFuture<'static, T>>,
     background: TaskTracker,
     /// Held until the operation completes, here or in the background.
     slot: Slot,
@@ -115,45 +114,33 @@ impl<T: Send + 'static> Detached<T> {
         service: &LockService,
         operation: impl Future<Output = T> + Send + 'static,
     ) -> Self {
-        let operation: BoxFuture<'static, T> = match traces::current() {
+        let operation = match traces::current() {
             // In the background, too, it is part of its request.
-            Some(scope) => Box::pin(scope.around(operation)),
-            None => Box::pin(operation),
+            Some(scope) => scope.around(operation).boxed(),
+            None => operation.boxed(),
         };
         Self {
-            operation: Some(operation),
+            operation: operation.fuse(),
             background: service.inner.background.clone(),
             slot: service.slot.clone(),
         }
     }
-}
 
-impl<T: Send + 'static> Future for Detached<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let operation = self
-            .operation
-            .as_mut()
-            .expect("a future is not polled after its end");
-        let poll = operation.as_mut().poll(context);
-        if poll.is_ready() {
-            self.operation = None;
-        }
-        poll
+    /// The completion of the operation, to wait for.
+    pub(super) fn completion(&mut self) -> &mut Fuse<BoxFuture<'static, T>> {
+        &mut self.operation
     }
 }
 
 impl<T: Send + 'static> Drop for Detached<T> {
     fn drop(&mut self) {
         // An operation that panicked has ended; polling it again would panic again.
-        if std::thread::panicking() {
+        if self.operation.is_terminated() || std::thread::panicking() {
             return;
         }
         // Outside of a runtime the process is exiting, and the operation cannot continue.
-        if let (Some(operation), Ok(runtime)) =
-            (self.operation.take(), tokio::runtime::Handle::try_current())
-        {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let operation = std::mem::replace(&mut self.operation, Fuse::terminated());
             let slot = std::mem::take(&mut self.slot);
             let operation = async move {
                 operation.await;

@@ -87,6 +87,7 @@ impl LockService {
             subtract_elapsed(held, sent)?;
             Ok(released)
         })
+        .completion()
         .await
     }
 
@@ -132,6 +133,7 @@ impl LockService {
             }
             answer
         })
+        .completion()
         .await
     }
 }

@@ -82,7 +82,7 @@ impl Request {
     }
 
     /// Counts the leases that the store has granted. Those beyond the quota are rolled back.
-    pub(in crate::service) async fn counted(
+    pub(in crate::service) async fn counted_in(
         &self,
         leases: &LeaseBudget,
         reply: StoreResult<Acquired>,

@@ -197,7 +197,11 @@ impl Node {
     ) -> Result<(T, u64), Failure> {
         let mut connection = self.pool.get(deadline).await?;
         let command = command();
-        let sending = request.send(connection.socket(), &command);
+        let socket = connection.socket();
+        let sending = async {
+            let answer = socket.send_packed_command(&command).await;
+            request.with_text_if_unknown(socket, &command, answer).await
+        };
         let mut answer = match timeout_at(deadline, sending).await {
             Ok(answer) => answer.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),

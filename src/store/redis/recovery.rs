@@ -189,8 +189,11 @@ impl Recovery {
             .arg(&server.in_cluster.primaries)
             .arg(u8::from(self.may_have_others.load(Ordering::Relaxed)))
             .arg(keys.only_tag());
-        let value = request.send(connection, &command).await;
-        let value = value.inspect_err(|error| self.note_failed_check(error))?;
+        let answer = connection.send_packed_command(&command).await;
+        let value = request.with_text_if_unknown(connection, &command, answer);
+        let value = value
+            .await
+            .inspect_err(|error| self.note_failed_check(error))?;
         let answered_at = Instant::now();
         let answer = Reply::to(request.id, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((

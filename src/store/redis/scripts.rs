@@ -1,4 +1,4 @@
-//! The scripts, one for each verb, assembled from files; and how one is sent. `node` retries until Redis answers, and
+//! The scripts, one for each verb, assembled from files; and their commands. `node` sends them until Redis answers, and
 //! `reply` reads the answer.
 
 use std::sync::LazyLock;
@@ -64,16 +64,17 @@ impl ScriptRequest {
         command
     }
 
-    /// Sends the command by the hash of its script, or with its text if Redis does not know it: after a restart, a
-    /// failover or SCRIPT FLUSH. Redis has not executed a script that it does not know, and EVAL both loads and runs it.
-    pub(super) async fn send(
+    /// The answer to the command, which is sent again with the text of its script if Redis does not know the hash: after a
+    /// restart, a failover or SCRIPT FLUSH. Redis has not executed a script that it does not know, and EVAL both loads and
+    /// runs it.
+    pub(super) async fn with_text_if_unknown(
         self,
         connection: &mut MultiplexedConnection,
         command: &Cmd,
+        answer: RedisResult<Value>,
     ) -> RedisResult<Value> {
         // The client library returns an error from Redis as a value until it is extracted.
-        let answer = connection.send_packed_command(command).await?;
-        match answer.extract_error() {
+        match answer.and_then(Value::extract_error) {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 let with_text = self.with_text(command);
                 let answer = connection.send_packed_command(&with_text).await?;
@@ -83,7 +84,7 @@ impl ScriptRequest {
         }
     }
 
-    /// The same to a node of a cluster that does not have the slot of the keys yet, but the keys.
+    /// Sends the command to a node of a cluster that does not have the slot of the keys yet, but the keys.
     pub(super) async fn send_asking(
         self,
         connection: &mut MultiplexedConnection,
