@@ -34,10 +34,10 @@
 //! 9. `store::redis::node`, `Node::run`: retries until the deadline.
 //! 10. `Node::try_once`: a connection, `EVALSHA`, and the check that the reply belongs to the request.
 //!
-//! The leases come back as [`domain::Granted`]: in [`domain::Acquired`] from the store, in the outcome of
-//! [`service::AcquireAnswer`] from the service, and as `http::wire::GrantView` in the response. Between 7 and 10 the Redis
-//! store adds what only it has to know: `AcquireReply` has what the locks of one partition answer, and `Node::run` adds the
-//! generation of the connection.
+//! The leases come back in three types, one of each layer: [`domain::Acquired`] from the store, [`service::AcquireAnswer`]
+//! from the service, and `http::wire::GrantView` in the response. What only the Redis store has to know is beside the
+//! outcome: `AskReply` is what a partition of a cluster answers instead of one, and `ScriptTries` is what the tries of a
+//! request leave behind.
 //!
 //! A request that waits goes from 5 to `service::wait_loop`, which polls the store whenever `service::schedule` says so.
 

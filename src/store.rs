@@ -266,7 +266,8 @@ pub struct StoreHealth {
     pub disk: Option<DiskHealth>,
     /// Answers that did not belong to their request; always 0 unless the client library is broken.
     pub response_mismatches: u64,
-    /// Claims that were not granted because the fencing counter was missing, or behind a token that this process has seen.
+    /// Tries of claims that were not granted because the fencing counter was missing, or behind a token that this process
+    /// has seen.
     pub fencing_regressions: u64,
     /// The nodes, if a majority of several decides.
     pub nodes: Vec<NodeHealth>,

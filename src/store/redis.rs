@@ -139,7 +139,7 @@ impl LockStore for RedisStore {
             Some(node) => {
                 let scope = AcquireScope::ALONE;
                 let acquiring = node.acquire(scope, claim, attempt, queue_request, deadline);
-                acquiring.await?.outcome()
+                Ok(acquiring.await??)
             }
             // Boxed, so that the futures of other requests need no space for it.
             None => Box::pin(self.acquire_across(claim, attempt, queue_request, deadline)).await,

@@ -190,7 +190,7 @@ impl StoreMetrics {
             ),
             fencing_regressions: counter(
                 "leasehold_store_fencing_regressions_total",
-                "Claims that were not granted because the store's fencing counter was missing or too small: it has lost data.",
+                "Tries of claims that were not granted because the store's fencing counter was missing or too small: it has lost data.",
             ),
             nodes: Box::default(),
             traced_as: None,

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::encode::digests;
-use super::node::Node;
+use super::node::{Node, ScriptTries};
 use super::scripts::ScriptRequest;
 use super::{RedisStore, decode, scripts};
 use crate::domain::Claim;
@@ -39,18 +39,18 @@ impl Node {
         let request = ScriptRequest::new(&scripts::ASSIGN);
         let digests = digests(&claim.names, claim.token);
         let command = |_| self.assign_command(request, claim, &digests, changes);
-        let answered = self
-            .run(request, deadline, command, decode::assigned)
-            .await?;
-        if matches!(answered.answer, Assigned::Held(_)) {
+        let mut tries = ScriptTries::default();
+        let run = self.run(request, deadline, &mut tries, command, decode::assigned);
+        let assigned = run.await?;
+        if matches!(assigned, Assigned::Held(_)) {
             // A counter that is behind these later has lost data.
             for (name, change) in claim.names.iter().zip(changes) {
                 let bucket = name.bucket();
                 self.recovery
-                    .granted(bucket, change.decided, answered.generation);
+                    .granted(bucket, change.decided, tries.generation);
             }
-            self.confirm(answered.generation, deadline).await?;
+            self.confirm(tries.generation, deadline).await?;
         }
-        Ok(answered.answer)
+        Ok(assigned)
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::constants as lua;
-use super::operations::AcquireReply;
+use super::operations::{AcquireReply, AskReply};
 use super::record::{self, Packed};
 use super::reply::{InTime, Malformed, Reply};
 use super::views::{lease, limit, state};
@@ -48,9 +48,9 @@ pub(super) fn acquired(
     claim: &Claim,
 ) -> Result<Result<AcquireReply, AcquireRejection>, Malformed> {
     if let Some(packed) = reply.packed() {
-        let acquired = acquired_packed(&packed, claim)?;
-        return Ok(Ok(AcquireReply::Outcome(acquired, None)));
+        return Ok(Ok((Ok(acquired_packed(&packed, claim)?), None)));
     }
+    let asked = |reply| Ok(Ok((Err(reply), None)));
     let mut closed_for = None;
     let acquired = match reply.number()? {
         lua::GRANTED => granted(reply, claim)?,
@@ -61,15 +61,15 @@ pub(super) fn acquired(
             Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
         }
         lua::WAITING => Acquired::Waiting(waiting(reply)?),
-        lua::ADMITTED => return Ok(Ok(AcquireReply::Queued(waiting(reply)?))),
+        lua::ADMITTED => return asked(AskReply::Queued(waiting(reply)?)),
         lua::ASKED => {
             let (ticket, now_ms) = (reply.optional()?, reply.number()?);
             let conflicts = conflicts(reply, &claim.names, now_ms)?;
-            return Ok(Ok(AcquireReply::NotQueued { ticket, conflicts }));
+            return asked(AskReply::NotQueued { ticket, conflicts });
         }
         lua::HOLDS => {
             let is_acknowledged = reply.number()? == 1;
-            return Ok(Ok(AcquireReply::Holds { is_acknowledged }));
+            return asked(AskReply::Holds { is_acknowledged });
         }
         lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
@@ -103,7 +103,7 @@ pub(super) fn acquired(
         }),
         _ => return Err(Malformed),
     };
-    Ok(Ok(AcquireReply::Outcome(acquired, closed_for)))
+    Ok(Ok((Ok(acquired), closed_for)))
 }
 
 pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {

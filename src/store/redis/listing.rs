@@ -16,13 +16,13 @@ pub(super) use snapshots::Snapshots;
 use snapshots::{Snapshot, SnapshotNames};
 
 use super::cluster::{Topology, partitions};
-use super::node::Node;
+use super::node::{Node, ScriptTries};
 use super::scripts::ScriptRequest;
 use super::views::{self, Scanned, Shifted};
 use super::{RedisStore, keys, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::pace::Pace;
-use crate::store::{Deadlines, Fault, ListQuery, StoreError, StoreResult};
+use crate::store::{Deadlines, Fault, ListQuery, StoreError};
 
 /// How many keys one step of a scan visits; a step keeps Redis busy for less than half a millisecond.
 const SCAN_STEP: usize = 200;
@@ -131,8 +131,8 @@ impl RedisStore {
         let step = async {
             let command = |_| request.command(&locks);
             let read = |reply| views::page(reply, names);
-            let run = node.run(request, deadlines.of_step(), command, read);
-            StoreResult::Ok(run.await?.answer)
+            let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
+            node.run(request, deadline, tries, command, read).await
         };
         self.pace.step(deadlines.end, step).await
     }
@@ -227,9 +227,9 @@ impl RedisStore {
                     command.arg(u8::from(self.cluster.is_none()));
                     command
                 };
-                let deadline = deadlines.of_step();
-                let run = node.run(request, deadline, command, views::scanned);
-                StoreResult::Ok(run.await?.answer)
+                let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
+                node.run(request, deadline, tries, command, views::scanned)
+                    .await
             };
             let scanned: Scanned = pace.step(deadlines.end, step).await?;
             held += scanned.held;
@@ -343,9 +343,9 @@ impl RedisStore {
         deadlines: Deadlines,
     ) -> Result<Shifted, StoreError> {
         let step = async {
-            let deadline = deadlines.of_step();
-            let run = node.run(request, deadline, command, views::shifted);
-            StoreResult::Ok(run.await?.answer)
+            let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
+            node.run(request, deadline, tries, command, views::shifted)
+                .await
         };
         self.pace.step(deadlines.end, step).await
     }

@@ -20,7 +20,7 @@ use super::replication::Replication;
 use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
 use crate::backoff::Backoff;
-use crate::store::{Fault, StoreError};
+use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces::{self, SpanKind};
 
 /// The second pause between two tries, after none; doubled up to [`PAUSE_MAX`].
@@ -44,7 +44,7 @@ pub(super) struct Node {
     pub(super) replication: Option<Arc<Replication>>,
     /// How many answers belonged to another request.
     pub(super) mismatches: AtomicU64,
-    /// How many claims were not granted because a fencing counter had lost data.
+    /// How many tries of claims were not granted because a fencing counter had lost data.
     pub(super) fencing_regressions: AtomicU64,
     /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
     pub(super) announcing: tokio::sync::Mutex<()>,
@@ -53,36 +53,25 @@ pub(super) struct Node {
     pub(super) _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-/// The answer of a script.
-pub(super) struct RunReply<T> {
-    pub(super) answer: T,
-    /// The generation of the connection.
-    pub(super) generation: u64,
-    /// Whether an earlier try may still be executed.
-    pub(super) has_lost_tries: bool,
-}
-
-/// Why a script has no answer.
-pub(super) struct RunError {
-    error: StoreError,
-    /// Whether a try may still reach Redis.
+/// What the tries of one request have left behind.
+#[derive(Default)]
+pub(super) struct ScriptTries {
+    /// Whether one without an answer may still be executed.
+    pub(super) has_lost: bool,
+    /// Whether one may still reach Redis.
     may_arrive: bool,
+    /// The generation of the connection that the last answer came over.
+    pub(super) generation: u64,
 }
 
-impl RunError {
+impl ScriptTries {
     /// The error for the caller, delayed until no try can arrive in time any more: the client may retry at once,
     /// elsewhere.
-    pub(super) async fn when_too_late(self, deadline: Instant) -> StoreError {
+    pub(super) async fn when_too_late(self, error: StoreError, deadline: Instant) -> StoreError {
         if self.may_arrive {
             tokio::time::sleep_until(deadline).await;
         }
-        self.error
-    }
-}
-
-impl From<RunError> for StoreError {
-    fn from(run: RunError) -> Self {
-        run.error
+        error
     }
 }
 
@@ -96,32 +85,20 @@ impl Node {
         command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply) -> Result<InTime<T>, Malformed>,
     ) -> Result<(T, u64), StoreError> {
-        let mut is_ambiguous = false;
+        let mut tries = ScriptTries::default();
         for _ in 0..LOSSES_MAX {
-            let was_ambiguous = is_ambiguous;
-            let command = |is_repeat| command(is_repeat || was_ambiguous);
-            match self.run(request, deadline, command, &read).await {
-                Ok(answered) => match answered.answer {
-                    InTime::Done(answer) => return Ok((answer, answered.generation)),
-                    InTime::Late { redis_us } => {
-                        is_ambiguous |= answered.has_lost_tries;
-                        if !self.recovery.is_ahead(redis_us) {
-                            break;
-                        }
-                        self.recovery.declare_lost(answered.generation);
-                    }
-                },
-                Err(failed) => {
-                    let error = failed.when_too_late(deadline).await;
-                    return Err(match is_ambiguous {
-                        true => StoreError::unknown(error.fault(), error.detail()),
-                        false => error,
-                    });
+            let run = self.run(request, deadline, &mut tries, &command, &read);
+            match run.await {
+                Ok(InTime::Done(answer)) => return Ok((answer, tries.generation)),
+                Ok(InTime::Late { redis_us }) if self.recovery.is_ahead(redis_us) => {
+                    self.recovery.declare_lost(tries.generation);
                 }
+                Ok(InTime::Late { .. }) => break,
+                Err(error) => return Err(tries.when_too_late(error, deadline).await),
             }
         }
         let detail = "it came too late";
-        if !is_ambiguous {
+        if !tries.has_lost {
             return Err(StoreError::unavailable(Fault::Timeout, detail));
         }
         // Another try of the same request may have arrived in time, or may still do so if the clock was set.
@@ -130,36 +107,32 @@ impl Node {
     }
 
     /// Runs a script until Redis answers, on another connection if the first one turns out to be dead. Each command
-    /// gets, before it is sent, whether an earlier try may still be executed.
+    /// gets, before it is sent, whether an earlier try may still be executed: one of these, or of `tries` before.
     ///
     /// Every script can be repeated: it identifies its claim by the token and its request by the attempt.
     pub(super) async fn run<T>(
         &self,
         request: ScriptRequest,
         deadline: Instant,
+        tries: &mut ScriptTries,
         command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply) -> Result<T, Malformed>,
-    ) -> Result<RunReply<T>, RunError> {
-        let (mut has_lost_tries, mut may_arrive) = (false, false);
+    ) -> StoreResult<T> {
         if let Some(failure) = probe::known_down(&self.pool, &self.recovery) {
-            let error = failure.into_error(has_lost_tries);
-            return Err(RunError { error, may_arrive });
+            return Err(failure.into_error(tries.has_lost));
         }
         let (mut pause, mut backoff) = (Duration::ZERO, Backoff::default());
         let mut was_redirected = false;
         loop {
             let began = Instant::now();
-            let command = || command(has_lost_tries);
+            let command = || command(tries.has_lost);
             let tried = self.try_once(request, deadline, command, &read).await;
             self.trace(request, began, tried.as_ref().err());
             let failure = match tried {
                 Ok((answer, generation)) => {
                     self.recovery.note_answer(began);
-                    return Ok(RunReply {
-                        answer,
-                        generation,
-                        has_lost_tries,
-                    });
+                    tries.generation = generation;
+                    return Ok(answer);
                 }
                 Err(failure) => failure,
             };
@@ -172,12 +145,11 @@ impl Node {
             } else if failure.is_outage() {
                 self.recovery.note_no_answer(began);
             }
-            may_arrive |= failure.may_arrive();
+            tries.may_arrive |= failure.may_arrive();
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
-                let error = failure.into_error(has_lost_tries);
-                return Err(RunError { error, may_arrive });
+                return Err(failure.into_error(tries.has_lost));
             }
-            has_lost_tries |= failure.may_be_done;
+            tries.has_lost |= failure.may_be_done;
             tokio::time::sleep(pause).await;
             pause = backoff.next(PAUSE_MIN, PAUSE_MAX);
         }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::decode::ClosedFor;
 use super::encode::{Purpose, Undoing, digests};
-use super::node::{LOSSES_MAX, Node};
+use super::node::{LOSSES_MAX, Node, ScriptTries};
 use super::scripts::ScriptRequest;
 use super::{decode, scripts, views};
 use crate::domain::{
@@ -33,10 +33,8 @@ impl AcquireScope {
     };
 }
 
-/// The answer to an acquire. [`Purpose::Ask`] can have another one than an outcome.
-pub(super) enum AcquireReply {
-    /// The outcome, and how long locks that were held before stay taken or closed.
-    Outcome(Acquired, Option<ClosedFor>),
+/// The answer to [`Purpose::Ask`], if it is no outcome.
+pub(super) enum AskReply {
     /// It is in the queues, and nothing is in its way.
     Queued(Waiting),
     /// It holds its locks; whether another attempt than this one has received them.
@@ -49,19 +47,19 @@ pub(super) enum AcquireReply {
     },
 }
 
-impl AcquireReply {
-    /// The outcome for [`Purpose::Grant`], which has one.
-    pub(super) fn outcome(self) -> StoreResult<Acquired> {
-        match self {
-            Self::Outcome(acquired, _) => Ok(acquired),
-            Self::Queued(_) | Self::Holds { .. } | Self::NotQueued { .. } => Err(
-                StoreError::unknown(Fault::Corrupt, "an answer to another question"),
-            ),
-        }
+/// The outcome of an acquire, or the answer to what it has asked; and how long locks that were held before stay taken or
+/// closed.
+pub(super) type AcquireReply = (Result<Acquired, AskReply>, Option<ClosedFor>);
+
+impl From<AskReply> for StoreError {
+    /// Nothing was asked: [`Purpose::Grant`] has an outcome.
+    fn from(_: AskReply) -> Self {
+        Self::unknown(Fault::Corrupt, "an answer to another question")
     }
 }
 
 impl Node {
+    /// The outcome, or what the claim has asked for.
     pub(super) async fn acquire(
         &self,
         scope: AcquireScope,
@@ -69,7 +67,7 @@ impl Node {
         attempt: Attempt,
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreResult<AcquireReply> {
+    ) -> StoreResult<Result<Acquired, AskReply>> {
         let node = self;
         if node.recovery.is_refused()
             && let Some((fault, why)) = node.recovery.refusal()
@@ -83,46 +81,36 @@ impl Node {
         let times = [Instant::now(), deadline];
         let digests = digests(&claim.names, claim.token);
         let request = ScriptRequest::of(&scripts::ACQUIRE, attempt);
-        let mut is_ambiguous = false;
+        let command = |is_repeat| {
+            let claim = (claim, &*digests);
+            node.acquire_command(request, claim, queue_request, scope, times, is_repeat)
+        };
+        let read = |reply| decode::acquired(reply, claim);
+        let mut tries = ScriptTries::default();
         for _ in 0..LOSSES_MAX {
-            let command = |is_repeat| {
-                let is_repeat = is_repeat || is_ambiguous;
-                node.acquire_command(
-                    request,
-                    (claim, &digests),
-                    queue_request,
-                    scope,
-                    times,
-                    is_repeat,
-                )
-            };
-            let read = |reply| decode::acquired(reply, claim);
-            let answered = match node.run(request, deadline, command, read).await {
-                Ok(answered) => answered,
-                // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
-                Err(error) if claim.hold_count > HoldCount::ONE => {
-                    return Err(error.when_too_late(deadline).await);
-                }
-                Err(error) => return Err(error.into()),
-            };
-            is_ambiguous |= answered.has_lost_tries;
-            let mut reply = match answered.answer {
-                Ok(reply) => reply,
-                Err(failure) => {
-                    node.check_loss(failure, answered.generation)?;
+            let run = node.run(request, deadline, &mut tries, command, read);
+            let (mut outcome, closed_for) = match run.await {
+                Ok(Ok(reply)) => reply,
+                Ok(Err(rejection)) => {
+                    node.check_loss(rejection, tries.generation)?;
                     // The next try finds that grants wait, and a queued claim keeps waiting.
                     continue;
                 }
+                // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
+                Err(error) if claim.hold_count > HoldCount::ONE => {
+                    return Err(tries.when_too_late(error, deadline).await);
+                }
+                Err(error) => return Err(error),
             };
-            if let AcquireReply::Outcome(acquired, closed_for) = &mut reply {
-                node.report_acquired(acquired, claim, *closed_for, answered.generation, times)
+            if let Ok(acquired) = &mut outcome {
+                node.report_acquired(acquired, claim, closed_for, tries.generation, times)
                     .await?;
-                if is_ambiguous {
+                if tries.has_lost {
                     node.resolve_ambiguous(acquired, claim, attempt, deadline)
                         .await?;
                 }
             }
-            return Ok(reply);
+            return Ok(outcome);
         }
         let detail = "the data are lost again and again";
         Err(StoreError::unknown(Fault::Corrupt, detail))
@@ -138,7 +126,14 @@ impl Node {
         let digests = digests(&claim.names, claim.token);
         let command = |_| self.suspend_command(request, claim, &digests, options);
         let read = |reply| decode::suspended(reply, &claim.names);
-        Ok(self.run(request, deadline, command, read).await?.answer)
+        self.run(
+            request,
+            deadline,
+            &mut ScriptTries::default(),
+            command,
+            read,
+        )
+        .await
     }
 
     pub(super) async fn withdraw(
@@ -153,10 +148,9 @@ impl Node {
         let digests = digests(names, claim.token);
         let undoing = rollback.into();
         let command = |_| node.withdraw_command(request, names, &digests, undoing);
-        let withdrawn = node
-            .run(request, deadline, command, decode::withdrawn)
-            .await?;
-        Ok(withdrawn.answer)
+        let tries = &mut ScriptTries::default();
+        node.run(request, deadline, tries, command, decode::withdrawn)
+            .await
     }
 
     pub(super) async fn renew(
@@ -207,8 +201,9 @@ impl Node {
             run.await
                 .map(|(reply, generation)| (reply, Some(generation)))
         } else {
-            let run = node.run(request, deadline, command, |reply| read(reply)?.done());
-            run.await.map(|it| (it.answer, None)).map_err(Into::into)
+            let (tries, read) = (&mut ScriptTries::default(), |reply| read(reply)?.done());
+            let run = node.run(request, deadline, tries, command, read);
+            run.await.map(|reply| (reply, None))
         };
         let (may_be_reserved, may_be_of_stream) = match &answer {
             Ok((reply, _)) => (reply.may_be_reserved, reply.may_be_of_stream),
@@ -302,8 +297,9 @@ impl Node {
             command.arg(node.messages.channel());
             command
         };
-        let inspected = node.run(request, deadline, command, views::inspected);
-        let (state, queue) = inspected.await?.answer;
+        let tries = &mut ScriptTries::default();
+        let inspected = node.run(request, deadline, tries, command, views::inspected);
+        let (state, queue) = inspected.await?;
         Ok(LockView::new(name.clone(), state, queue))
     }
 }

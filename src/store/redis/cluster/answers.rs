@@ -6,7 +6,7 @@ use crate::domain::{
     Acquired, AnswerRoom, Claim, Conflict, ConflictKind, GrantKind, Granted, LockName, LockNames,
     Mismatch, Position, Refused, Waiting,
 };
-use crate::store::redis::operations::AcquireReply;
+use crate::store::redis::operations::AskReply;
 
 /// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
 const NEW_MS: u64 = 250;
@@ -52,32 +52,32 @@ impl PartitionAnswers {
     pub(super) fn add(
         &mut self,
         names: &LockNames,
-        reply: AcquireReply,
+        reply: Result<Acquired, AskReply>,
         grace_left: Option<Duration>,
     ) {
         let number = self.count;
         self.count += 1;
         match reply {
-            AcquireReply::Holds { is_acknowledged } => return self.hold(is_acknowledged),
+            Err(AskReply::Holds { is_acknowledged }) => return self.hold(is_acknowledged),
             // A partition that recovers grants nothing, and is not asked whether it would: this is a replay.
-            AcquireReply::Outcome(Acquired::Granted(granted), _) => {
+            Ok(Acquired::Granted(granted)) => {
                 return self.hold(granted.kind != GrantKind::New);
             }
-            AcquireReply::Queued(waiting) => self.wait(waiting),
-            AcquireReply::NotQueued { ticket, conflicts } => {
+            Err(AskReply::Queued(waiting)) => self.wait(waiting),
+            Err(AskReply::NotQueued { ticket, conflicts }) => {
                 let place = names.first().cloned().zip(ticket);
                 let place = place.map(|(name, sequence)| (name, number, sequence));
                 self.places.extend(place);
                 self.block(conflicts);
             }
-            AcquireReply::Outcome(Acquired::Waiting(waiting), _) => {
+            Ok(Acquired::Waiting(waiting)) => {
                 self.is_blocked = true;
                 self.wait(waiting);
             }
-            AcquireReply::Outcome(Acquired::Refused(Refused::Blocked(conflicts)), _) => {
+            Ok(Acquired::Refused(Refused::Blocked(conflicts))) => {
                 self.block(conflicts);
             }
-            AcquireReply::Outcome(answer, _) => self.decide(answer),
+            Ok(answer) => self.decide(answer),
         }
         self.not_held.extend(names.iter().cloned());
         self.grace_left = self.grace_left.max(grace_left);
@@ -265,11 +265,13 @@ mod tests {
         let claim = Claim::plain(all, Token::random(), ttl);
         let replayed = |kind| {
             let granted = Granted::before(kind, Vec::new());
-            AcquireReply::Outcome(Acquired::Granted(granted), None)
+            Ok(Acquired::Granted(granted))
         };
-        let open = || AcquireReply::NotQueued {
-            ticket: None,
-            conflicts: Vec::new(),
+        let open = || {
+            Err(AskReply::NotQueued {
+                ticket: None,
+                conflicts: Vec::new(),
+            })
         };
 
         let mut of_both = PartitionAnswers::default();

@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 use crate::domain::{Acquired, Attempt, Claim, QueueRequest, Refused, SuspendOptions};
 use crate::store::redis::encode::{Purpose, Undoing};
 use crate::store::redis::node::Node;
-use crate::store::redis::operations::{AcquireReply, AcquireScope};
+use crate::store::redis::operations::{AcquireScope, AskReply};
 use crate::store::{StoreError, StoreResult};
 
 /// The pause before the partitions are asked again, where a claim may just be granted its locks; doubled up to
@@ -167,7 +167,7 @@ async fn grant_in_order(
     for (number, part) in parts.iter().enumerate() {
         let acquiring = part.acquire(part.scope(Purpose::Grant), attempt, request, deadline);
         match acquiring.await {
-            Ok(reply) => match reply.outcome()? {
+            Ok(reply) => match reply? {
                 Acquired::Granted(it) => granted.push((part.claim.names.clone(), it)),
                 refused @ (Acquired::Waiting(_)
                 | Acquired::Superseded
@@ -251,7 +251,7 @@ impl PartialClaim<'_> {
         attempt: Attempt,
         request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreResult<AcquireReply> {
+    ) -> StoreResult<Result<Acquired, AskReply>> {
         self.node
             .acquire(scope, &self.claim, attempt, request, deadline)
             .await
