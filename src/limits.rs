@@ -29,7 +29,7 @@ struct BudgetShared {
 
 /// A part of a budget, in use until dropped.
 #[derive(Debug)]
-pub struct Taken {
+pub struct BudgetPermit {
     budget: Budget,
     amount: usize,
 }
@@ -57,13 +57,13 @@ impl Budget {
     /// Takes the amount if it fits. An amount larger than the whole budget is accepted while nothing else is in use;
     /// otherwise it would be refused for ever.
     #[must_use]
-    pub fn take(&self, amount: usize) -> Option<Taken> {
+    pub fn take(&self, amount: usize) -> Option<BudgetPermit> {
         self.take_within(self.0.max, amount)
     }
 
     /// Like [`take`](Self::take), but with `max` as the size of the budget.
     #[must_use]
-    pub fn take_within(&self, max: usize, amount: usize) -> Option<Taken> {
+    pub fn take_within(&self, max: usize, amount: usize) -> Option<BudgetPermit> {
         let admit = |used: usize| fits(used, amount, max).then(|| used.saturating_add(amount));
         let used = &self.0.used;
         let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
@@ -78,20 +78,20 @@ impl Budget {
 
     /// Takes the amount whether it fits or not.
     #[must_use]
-    pub fn take_anyway(&self, amount: usize) -> Taken {
+    pub fn take_anyway(&self, amount: usize) -> BudgetPermit {
         self.0.used.fetch_add(amount, Ordering::Relaxed);
         self.taken(amount)
     }
 
-    fn taken(&self, amount: usize) -> Taken {
-        Taken {
+    fn taken(&self, amount: usize) -> BudgetPermit {
+        BudgetPermit {
             budget: self.clone(),
             amount,
         }
     }
 }
 
-impl Taken {
+impl BudgetPermit {
     /// Whether it is a part of this budget, or of a clone.
     #[must_use]
     pub fn is_of(&self, budget: &Budget) -> bool {
@@ -103,7 +103,7 @@ fn fits(used: usize, amount: usize, max: usize) -> bool {
     used == 0 || used.saturating_add(amount) <= max
 }
 
-impl Drop for Taken {
+impl Drop for BudgetPermit {
     fn drop(&mut self) {
         self.budget.0.used.fetch_sub(self.amount, Ordering::Relaxed);
     }
@@ -117,8 +117,8 @@ pub struct RequestPermit(Arc<RequestShares>);
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is held, not read")]
 struct RequestShares {
-    of_peer: Taken,
-    of_all: Taken,
+    of_peer: BudgetPermit,
+    of_all: BudgetPermit,
     /// The limits of a peer are forgotten once nothing refers to them, and no connection refers to those of a proxy's
     /// client.
     peer: Arc<PeerLimits>,
@@ -127,7 +127,7 @@ struct RequestShares {
 impl RequestPermit {
     /// The share, taken from the limits of this peer and from those of all.
     #[must_use]
-    pub fn new(of_peer: Taken, of_all: Taken, peer: Arc<PeerLimits>) -> Self {
+    pub fn new(of_peer: BudgetPermit, of_all: BudgetPermit, peer: Arc<PeerLimits>) -> Self {
         Self(Arc::new(RequestShares {
             of_peer,
             of_all,

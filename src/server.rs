@@ -39,7 +39,7 @@ use tls::Tls;
 pub use workers::Workers;
 
 use crate::config::{ListenAddress, ServerConfig};
-use crate::limits::{Budget, Refusals, Taken};
+use crate::limits::{Budget, BudgetPermit, Refusals};
 
 /// The pause after connections could not be accepted: long enough for others to close, too short for an outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -64,7 +64,7 @@ pub struct Server {
 struct Accepted {
     stream: AcceptedStream,
     peer: Peer,
-    counted: (OwnedSemaphorePermit, Taken),
+    counted: (OwnedSemaphorePermit, BudgetPermit),
 }
 
 /// How a server ended.

@@ -15,7 +15,7 @@ use http_body_util::BodyExt as _;
 use super::app::App;
 use super::problem::Problem;
 use super::requester::Requester;
-use crate::limits::{Limit, Taken};
+use crate::limits::{BudgetPermit, Limit};
 use fields::Entries;
 pub(super) use fields::{Fields, echo};
 
@@ -214,7 +214,11 @@ async fn collect(mut body: Body, app: &App) -> Result<Bytes, Problem> {
 }
 
 /// Takes room for a large body, or returns the limit that is exceeded.
-fn room(length: usize, requester: &Requester, app: &App) -> Result<(Taken, Option<Taken>), Limit> {
+fn room(
+    length: usize,
+    requester: &Requester,
+    app: &App,
+) -> Result<(BudgetPermit, Option<BudgetPermit>), Limit> {
     let peer = requester.limits();
     let of_peer = peer
         .map(|peer| peer.body_bytes.take(length).ok_or(Limit::BodyBytesPerPeer))

@@ -106,7 +106,7 @@ impl Activity {
 
 /// What one connection has sent beyond its requests: bytes, less what the rate allows, and heads that are too long.
 #[derive(Debug)]
-pub(super) struct Surplus {
+pub(super) struct ExcessTraffic {
     bytes: usize,
     /// When the rate's allowance was last subtracted.
     since: Instant,
@@ -117,7 +117,7 @@ pub(super) struct Surplus {
     long_heads: usize,
 }
 
-impl Surplus {
+impl ExcessTraffic {
     pub(super) fn new() -> Self {
         Self {
             bytes: 0,
@@ -208,40 +208,43 @@ mod tests {
     const KIB: usize = 1024;
 
     /// Whether receiving this many bytes in each of this many seconds is a flood.
-    fn floods(surplus: &mut Surplus, bytes: usize, seconds: u64) -> bool {
-        let (began, activity) = (surplus.since, Activity::default());
+    fn floods(excess: &mut ExcessTraffic, bytes: usize, seconds: u64) -> bool {
+        let (began, activity) = (excess.since, Activity::default());
         (1..=seconds).any(|second| {
-            surplus.receive(bytes, &activity);
-            surplus.bytes > BURST_BYTES
-                && surplus.is_too_much_at(began + Duration::from_secs(second))
+            excess.receive(bytes, &activity);
+            excess.bytes > BURST_BYTES && excess.is_too_much_at(began + Duration::from_secs(second))
         })
     }
 
     #[test]
     fn a_week_of_window_updates_is_no_flood() {
-        assert!(!floods(&mut Surplus::new(), 200 * KIB, 7 * 24 * 60 * 60));
-        assert!(floods(&mut Surplus::new(), 300 * KIB, 60));
+        assert!(!floods(
+            &mut ExcessTraffic::new(),
+            200 * KIB,
+            7 * 24 * 60 * 60
+        ));
+        assert!(floods(&mut ExcessTraffic::new(), 300 * KIB, 60));
     }
 
     #[test]
     fn an_idle_period_allows_no_more_than_twice_the_burst() {
-        let mut surplus = Surplus::new();
-        assert!(!floods(&mut surplus, 1, 60 * 60));
-        surplus.receive(BURST_BYTES, &Activity::default());
-        assert!(!surplus.is_too_much_at(surplus.since + Duration::from_secs(60 * 60)));
-        surplus.receive(BURST_BYTES + KIB, &Activity::default());
-        assert!(surplus.is_too_much_at(surplus.since));
+        let mut excess = ExcessTraffic::new();
+        assert!(!floods(&mut excess, 1, 60 * 60));
+        excess.receive(BURST_BYTES, &Activity::default());
+        assert!(!excess.is_too_much_at(excess.since + Duration::from_secs(60 * 60)));
+        excess.receive(BURST_BYTES + KIB, &Activity::default());
+        assert!(excess.is_too_much_at(excess.since));
     }
 
     #[test]
     fn requests_account_for_their_paths_and_bodies() {
-        let (mut surplus, activity) = (Surplus::new(), Activity::default());
+        let (mut excess, activity) = (ExcessTraffic::new(), Activity::default());
         for _ in 0..1_000 {
-            surplus.receive(64 * KIB + 8 * KIB, &activity);
+            excess.receive(64 * KIB + 8 * KIB, &activity);
             activity.begin();
             activity.receive(64 * KIB);
         }
-        surplus.receive(0, &activity);
-        assert_eq!(surplus.bytes, 0);
+        excess.receive(0, &activity);
+        assert_eq!(excess.bytes, 0);
     }
 }

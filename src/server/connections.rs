@@ -25,7 +25,7 @@ use tower::Service;
 
 use super::activity::{Activity, RequestBody};
 use super::delivery;
-use super::delivery::{AnswerBody, StreamExecutor, UnderWay};
+use super::delivery::{AnswerBody, RequestInProgress, StreamExecutor};
 use super::peer::Peer;
 use super::preface::{Beginning, beginning};
 use super::socket::{Socket, SocketDeadlines};
@@ -186,13 +186,13 @@ impl Protocol {
         watcher: Watcher,
     ) {
         let deadline = self.first_request_ends();
-        let under_way = match peer.begin_handshake(&tls.handshakes) {
+        let handshake = match peer.begin_handshake(&tls.handshakes) {
             Ok(taken) => taken,
             Err(limit) => return self.refusals.count(limit),
         };
         let user_timeout = peer.user_timeout().clone();
         let accepted = tls.certificate.accept(stream, user_timeout, deadline).await;
-        drop(under_way);
+        drop(handshake);
         let Encrypted {
             stream,
             is_http2,
@@ -310,10 +310,10 @@ impl Protocol {
             request.extensions_mut().insert(peer);
             (Either::Right(app.call(request)), permit.ok())
         };
-        let under_way = UnderWay::new(activity, permit);
+        let in_progress = RequestInProgress::new(activity, permit);
         // Not an async block: a future that is moved into one and awaited there is stored twice.
         let answer = answer.map_ok(move |response: Response| {
-            response.map(|body| AnswerBody::new(body, under_way, delivery::of_this_stream()))
+            response.map(|body| AnswerBody::new(body, in_progress, delivery::of_this_stream()))
         });
         // Streams of HTTP/2 have tasks of their own, which take turns.
         match is_http2 || !activity.is_pipelined() {

@@ -50,12 +50,12 @@ impl AnswerDelivery {
 }
 
 /// A part of an answer. It is dropped when it has been written, or when it never will be.
-struct Piece {
+struct AnswerChunk {
     bytes: Bytes,
     delivery: Arc<AnswerDelivery>,
 }
 
-impl Piece {
+impl AnswerChunk {
     fn of(bytes: Bytes, delivery: &Arc<AnswerDelivery>) -> Bytes {
         delivery.unwritten.fetch_add(1, Ordering::AcqRel);
         let delivery = Arc::clone(delivery);
@@ -63,13 +63,13 @@ impl Piece {
     }
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for AnswerChunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Piece {
+impl Drop for AnswerChunk {
     fn drop(&mut self) {
         self.delivery.written.fetch_add(1, Ordering::AcqRel);
         self.delivery.unwritten.fetch_sub(1, Ordering::AcqRel);
@@ -78,12 +78,12 @@ impl Drop for Piece {
 }
 
 /// Counts a request as in progress until this is dropped. Its answer holds it.
-pub(super) struct UnderWay {
+pub(super) struct RequestInProgress {
     activity: Arc<Activity>,
     _request: Option<RequestPermit>,
 }
 
-impl UnderWay {
+impl RequestInProgress {
     pub(super) fn new(activity: &Arc<Activity>, request: Option<RequestPermit>) -> Self {
         activity.begin();
         Self {
@@ -93,7 +93,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         self.activity.end();
     }
@@ -102,7 +102,7 @@ impl Drop for UnderWay {
 /// The body of every answer.
 pub(super) struct AnswerBody {
     body: Body,
-    _under_way: UnderWay,
+    _in_progress: RequestInProgress,
     /// The progress; only over HTTP/2.
     delivery: Option<Arc<AnswerDelivery>>,
     rest: Bytes,
@@ -114,15 +114,15 @@ pub(super) struct AnswerBody {
 impl AnswerBody {
     pub(super) fn new(
         body: Body,
-        under_way: UnderWay,
+        in_progress: RequestInProgress,
         delivery: Option<Arc<AnswerDelivery>>,
     ) -> Self {
         if body.size_hint().exact().is_none() {
-            under_way.activity.begin_stream();
+            in_progress.activity.begin_stream();
         }
         Self {
             body,
-            _under_way: under_way,
+            _in_progress: in_progress,
             delivery,
             rest: Bytes::new(),
             has_begun: false,
@@ -147,7 +147,7 @@ impl HttpBody for AnswerBody {
         if !answer.rest.is_empty() {
             ready!(delivery.poll_below(PIECES_MAX, context));
             let piece = split(&mut answer.rest);
-            return Poll::Ready(Some(Ok(Frame::data(Piece::of(piece, delivery)))));
+            return Poll::Ready(Some(Ok(Frame::data(AnswerChunk::of(piece, delivery)))));
         }
         if answer.has_ended {
             ready!(delivery.poll_below(1, context));
@@ -159,7 +159,7 @@ impl HttpBody for AnswerBody {
             Some(Ok(frame)) => Poll::Ready(Some(Ok(match frame.into_data() {
                 Ok(bytes) => {
                     answer.rest = bytes;
-                    Frame::data(Piece::of(split(&mut answer.rest), delivery))
+                    Frame::data(AnswerChunk::of(split(&mut answer.rest), delivery))
                 }
                 Err(frame) => frame,
             }))),

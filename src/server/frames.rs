@@ -12,7 +12,7 @@ const END_HEADERS: u8 = 4;
 
 /// How many of each were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Costly {
+pub(super) struct CostlyFrames {
     /// Frames that change settings: those that acknowledge do not.
     pub(super) settings: usize,
     /// Heads, or trailers, that are longer than their first frame.
@@ -39,8 +39,8 @@ impl Frames {
     }
 
     /// Counts those of which the first nine bytes end in the next ones.
-    pub(super) fn count(&mut self, mut bytes: &[u8]) -> Costly {
-        let mut count = Costly::default();
+    pub(super) fn count(&mut self, mut bytes: &[u8]) -> CostlyFrames {
+        let mut count = CostlyFrames::default();
         loop {
             let skipped = self.skipped.min(bytes.len());
             self.skipped -= skipped;
@@ -86,13 +86,13 @@ mod tests {
         }
         for piece_len in [1, 2, 5, 8, 9, 10, 24, 33, sent.len()] {
             let mut frames = Frames::new();
-            let mut found = Costly::default();
+            let mut found = CostlyFrames::default();
             for piece in sent.chunks(piece_len) {
                 let count = frames.count(piece);
                 found.settings += count.settings;
                 found.long_heads += count.long_heads;
             }
-            let expected = Costly {
+            let expected = CostlyFrames {
                 settings: 2,
                 long_heads: 1,
             };

@@ -13,7 +13,7 @@ use super::forwarded;
 use super::peer_address::{PeerAddress, network_of};
 use super::user_timeout::UserTimeout;
 use crate::config::{AddressBlock, CertificateName, ServerConfig, half};
-use crate::limits::{Budget, Gate, Limit, PeerLimits, RequestPermit, Taken};
+use crate::limits::{Budget, BudgetPermit, Gate, Limit, PeerLimits, RequestPermit};
 
 /// A peer with fewer connections than this may use the reserved ones; the same number holds for requests.
 const FEW: usize = 4;
@@ -160,7 +160,7 @@ impl Peer {
     }
 
     /// Counts a TLS handshake, or returns the limit that is reached.
-    pub(super) fn begin_handshake(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
+    pub(super) fn begin_handshake(&self, all: &Budget) -> Result<[BudgetPermit; 2], Limit> {
         let own = &self.limits.handshakes;
         let taken = match own.take(1) {
             Some(taken) => taken,
@@ -172,7 +172,7 @@ impl Peer {
     }
 
     /// Counts an HTTP/2 connection, or returns the limit that is reached.
-    pub(super) fn begin_http2(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
+    pub(super) fn begin_http2(&self, all: &Budget) -> Result<[BudgetPermit; 2], Limit> {
         let own = &self.limits.http2_connections;
         let taken = match own.take(1) {
             Some(taken) => taken,
@@ -202,7 +202,7 @@ impl Peer {
         }
     }
 
-    fn permit(&self, of_peer: Taken, of_all: Taken) -> RequestPermit {
+    fn permit(&self, of_peer: BudgetPermit, of_all: BudgetPermit) -> RequestPermit {
         let peer = Arc::clone(&self.limits);
         RequestPermit::new(of_peer, of_all, peer)
     }
@@ -304,7 +304,7 @@ impl Peers {
         self: &Arc<Self>,
         address: PeerAddress,
         is_reserve: bool,
-    ) -> Result<(Peer, Taken), Limit> {
+    ) -> Result<(Peer, BudgetPermit), Limit> {
         let ip = address.ip();
         let is_trusted_proxy = self.is_trusted(ip);
         let peer = Peer {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::activity::{Activity, Surplus};
+use super::activity::{Activity, ExcessTraffic};
 use crate::limits::{Limit, Refusals};
 
 /// The bytes read before the task yields to other connections of the thread. They hold at most two thousand frames, which
@@ -44,7 +44,7 @@ pub(super) struct Socket<S> {
     /// The bytes read since the last yield.
     turn_bytes: usize,
     /// For HTTP/2 only. Over HTTP/1 every byte belongs to a request.
-    surplus: Option<Box<Surplus>>,
+    excess: Option<Box<ExcessTraffic>>,
     head_ends: Option<Pin<Box<Sleep>>>,
     unread: Option<Box<UnreadSocket>>,
 }
@@ -73,7 +73,7 @@ impl<S> Socket<S> {
             has_part_of_head: false,
             begun: 0,
             turn_bytes: 0,
-            surplus: None,
+            excess: None,
             head_ends: None,
             unread: None,
         }
@@ -82,7 +82,7 @@ impl<S> Socket<S> {
     /// Adds the limit on bytes that belong to no request.
     pub(super) fn with_flood_limit(self) -> Self {
         Self {
-            surplus: Some(Box::new(Surplus::new())),
+            excess: Some(Box::new(ExcessTraffic::new())),
             ..self
         }
     }
@@ -101,11 +101,11 @@ impl<S> Socket<S> {
         self.begun = self.activity.begun();
         self.has_part_of_head = true;
         self.turn_bytes += bytes.len();
-        let Some(surplus) = &mut self.surplus else {
+        let Some(excess) = &mut self.excess else {
             return Ok(());
         };
-        surplus.read(bytes, &self.activity);
-        if !surplus.is_too_much() {
+        excess.read(bytes, &self.activity);
+        if !excess.is_too_much() {
             return Ok(());
         }
         self.refusals.count(Limit::Http2Flood);

@@ -17,7 +17,7 @@ use super::schedule::PollPace;
 use super::waiter::{DeferredNotify, LockQueue, Places, QueueAnswer, Waiter};
 use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
-use crate::limits::{Budget, PeerLimits, Taken};
+use crate::limits::{Budget, BudgetPermit, PeerLimits};
 use crate::sync::{Mutex, MutexGuard};
 pub(super) use releases::SentRelease;
 
@@ -327,7 +327,7 @@ fn places_of_several(claim: &Claim) -> usize {
 
 impl WaiterTable {
     /// What a request for the same claim has taken of this budget.
-    fn places_of_claim(&self, claim: &Claim, budget: &Budget) -> Option<Arc<Taken>> {
+    fn places_of_claim(&self, claim: &Claim, budget: &Budget) -> Option<Arc<BudgetPermit>> {
         let mut same = self.attached.get(&claim.token).into_iter().flatten();
         same.find_map(|other| {
             let places = other.places.of_principal.as_ref()?;

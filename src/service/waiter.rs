@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::local_waiters::SentRelease;
 use super::schedule::{HeadSchedule, POLL_SPACING, PollSchedule};
 use crate::domain::{Claim, ClaimDigest, LockName};
-use crate::limits::Taken;
+use crate::limits::BudgetPermit;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// One request that waits or is arriving.
@@ -36,11 +36,11 @@ pub(super) struct Waiter {
 #[derive(Debug)]
 pub(super) struct Places {
     #[expect(dead_code, reason = "it is held, not read")]
-    pub(super) of_all: Taken,
+    pub(super) of_all: BudgetPermit,
     #[expect(dead_code, reason = "it is held, not read")]
-    pub(super) of_peer: Option<Taken>,
+    pub(super) of_peer: Option<BudgetPermit>,
     /// Shared by all requests for the claim, and given back with the last of them.
-    pub(super) of_principal: Option<Arc<Taken>>,
+    pub(super) of_principal: Option<Arc<BudgetPermit>>,
 }
 
 /// Held by the caller of a waiting request. Dropping it marks the waiter as disconnected and wakes it.

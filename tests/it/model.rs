@@ -23,6 +23,34 @@ use proptest_state_machine::prop_state_machine;
 use reference::Terms;
 use run::{Place, Run, Stores};
 
+/// A store on which histories have the same durations as on another one.
+trait Likewise: std::fmt::Debug + 'static {
+    type Of: Place;
+
+    const REFUSES_FOR_ANY: bool = false;
+
+    fn open() -> Stores;
+}
+
+impl<L: Likewise> Place for L {
+    const TICK: Duration = L::Of::TICK;
+    const IS_EXACT: bool = L::Of::IS_EXACT;
+    const PROCESSES: usize = L::Of::PROCESSES;
+    const REFUSES_FOR_ANY: bool = <L as Likewise>::REFUSES_FOR_ANY;
+
+    fn stores() -> Stores {
+        L::open()
+    }
+
+    fn terms() -> BoxedStrategy<Terms> {
+        L::Of::terms()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        L::Of::passes()
+    }
+}
+
 /// Time is skipped, so every duration is exact to the millisecond.
 #[derive(Debug)]
 struct Memory;
@@ -63,21 +91,11 @@ impl Place for Memory {
 #[derive(Debug)]
 struct File;
 
-impl Place for File {
-    const TICK: Duration = Memory::TICK;
-    const IS_EXACT: bool = true;
-    const PROCESSES: usize = 1;
+impl Likewise for File {
+    type Of = Memory;
 
-    fn stores() -> Stores {
+    fn open() -> Stores {
         run::file()
-    }
-
-    fn terms() -> BoxedStrategy<Terms> {
-        Memory::terms()
-    }
-
-    fn passes() -> Option<BoxedStrategy<u64>> {
-        Memory::passes()
     }
 }
 
@@ -115,22 +133,12 @@ impl Place for Redis {
 #[derive(Debug)]
 struct Cluster;
 
-impl Place for Cluster {
-    const TICK: Duration = Redis::TICK;
-    const IS_EXACT: bool = false;
-    const PROCESSES: usize = Redis::PROCESSES;
+impl Likewise for Cluster {
+    type Of = Redis;
     const REFUSES_FOR_ANY: bool = true;
 
-    fn stores() -> Stores {
+    fn open() -> Stores {
         run::cluster()
-    }
-
-    fn terms() -> BoxedStrategy<Terms> {
-        Redis::terms()
-    }
-
-    fn passes() -> Option<BoxedStrategy<u64>> {
-        Redis::passes()
     }
 }
 
@@ -138,21 +146,11 @@ impl Place for Cluster {
 #[derive(Debug)]
 struct Sentinel;
 
-impl Place for Sentinel {
-    const TICK: Duration = Redis::TICK;
-    const IS_EXACT: bool = false;
-    const PROCESSES: usize = Redis::PROCESSES;
+impl Likewise for Sentinel {
+    type Of = Redis;
 
-    fn stores() -> Stores {
+    fn open() -> Stores {
         run::sentinel()
-    }
-
-    fn terms() -> BoxedStrategy<Terms> {
-        Redis::terms()
-    }
-
-    fn passes() -> Option<BoxedStrategy<u64>> {
-        Redis::passes()
     }
 }
 
@@ -160,21 +158,11 @@ impl Place for Sentinel {
 #[derive(Debug)]
 struct Quorum;
 
-impl Place for Quorum {
-    const TICK: Duration = Memory::TICK;
-    const IS_EXACT: bool = true;
-    const PROCESSES: usize = 1;
+impl Likewise for Quorum {
+    type Of = Memory;
 
-    fn stores() -> Stores {
+    fn open() -> Stores {
         run::quorum()
-    }
-
-    fn terms() -> BoxedStrategy<Terms> {
-        Memory::terms()
-    }
-
-    fn passes() -> Option<BoxedStrategy<u64>> {
-        Memory::passes()
     }
 }
 
@@ -182,21 +170,11 @@ impl Place for Quorum {
 #[derive(Debug)]
 struct QuorumOfRedis;
 
-impl Place for QuorumOfRedis {
-    const TICK: Duration = Redis::TICK;
-    const IS_EXACT: bool = false;
-    const PROCESSES: usize = Redis::PROCESSES;
+impl Likewise for QuorumOfRedis {
+    type Of = Redis;
 
-    fn stores() -> Stores {
+    fn open() -> Stores {
         run::quorum_redis()
-    }
-
-    fn terms() -> BoxedStrategy<Terms> {
-        Redis::terms()
-    }
-
-    fn passes() -> Option<BoxedStrategy<u64>> {
-        Redis::passes()
     }
 }
 

@@ -13,7 +13,7 @@ use http_body::{Frame, SizeHint};
 use super::RequestFacts;
 use crate::http::app::App;
 use crate::http::routes::Route;
-use crate::limits::{Limit, PeerLimits, Taken};
+use crate::limits::{BudgetPermit, Limit, PeerLimits};
 
 /// Responses up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: u64 = 16 * 1024;
@@ -74,18 +74,18 @@ pub(super) fn admit(
 
 /// What a response takes of the limits: of that of all, and of that of its peer. They are kept with it, because nothing
 /// else may refer to them when the request is over and the bytes wait in the buffer of a connection.
-type TakenBytes = (Taken, Option<(Taken, Arc<PeerLimits>)>);
+type BytePermits = (BudgetPermit, Option<(BudgetPermit, Arc<PeerLimits>)>);
 
 /// A body whose bytes count against the limits.
 struct LargeBody {
     body: Body,
-    taken: Option<TakenBytes>,
+    taken: Option<BytePermits>,
 }
 
 /// Bytes that count against the limits until their last reference is dropped.
 struct CountedBytes {
     bytes: Bytes,
-    _taken: TakenBytes,
+    _taken: BytePermits,
 }
 
 impl AsRef<[u8]> for CountedBytes {

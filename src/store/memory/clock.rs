@@ -24,8 +24,9 @@ impl Clock {
     }
 }
 
-/// The time on the system's clock. A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with
-/// each process, or continue from those that were written.
+/// The time on the system's clock. A clock before 1970 counts as 1970. The fencing tokens of an embedded store still grow:
+/// they start anew with each process, or continue from those that were written. A quorum refuses its nodes meanwhile,
+/// because their tokens are far ahead of this time.
 pub(in crate::store) fn wall_time() -> StoreTime {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     StoreTime::at(since_1970.unwrap_or_default())

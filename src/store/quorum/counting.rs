@@ -40,7 +40,7 @@ impl CountLeases for QuorumStore {
             nodes.ask_in_turn(token, Tries::Once, deadline, &operation)
         };
         let within = |answers: &ByNode<CountOutcome>| {
-            let answered = answers.answered();
+            let answered = answers.received();
             answered.filter(|it| **it == CountOutcome::Within).count()
         };
         let is_decided = |answers: &ByNode<CountOutcome>| {

@@ -31,9 +31,6 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// What Redlock allows for.
-    pub const REDLOCK: Self = Self::per_thousand(10);
-
     /// Nothing, for nodes with the clock of this process.
     pub const NONE: Self = Self {
         thousandths: 0,
@@ -176,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_node_keeps_a_lease_a_hundredth_and_two_milliseconds_longer() {
-        let kept = Drift::REDLOCK.kept_at_nodes(Ttl::from_store(Duration::from_secs(30)));
+        let kept = Drift::per_thousand(10).kept_at_nodes(Ttl::from_store(Duration::from_secs(30)));
         assert_eq!(kept.get(), Duration::from_millis(30_302));
     }
 

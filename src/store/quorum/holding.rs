@@ -91,7 +91,7 @@ impl Core {
         });
         let answers = self.nodes.ask_in_turn(token, tries, deadline, &operation);
         let is_decided = |answers: &ByNode<Vec<Released>>| {
-            let (majority, answered) = (answers.majority(), answers.answered().collect::<Vec<_>>());
+            let (majority, answered) = (answers.majority(), answers.received().collect::<Vec<_>>());
             (0..names.len()).all(|lock| match common(majority, lock, &answered) {
                 Some(Released::SteppedBack(_)) => {
                     agreed_fence(majority, &stepped_back(&answered, lock)).is_some()

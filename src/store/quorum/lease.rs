@@ -31,6 +31,12 @@ pub(super) fn merged(
     Some(lease)
 }
 
+/// The fencing tokens of leases, in their order.
+pub(super) fn fences<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> Vec<Fence> {
+    let fences = leases.into_iter().map(|lease| lease.holder.fence);
+    fences.collect()
+}
+
 /// The TTL of a lease that a majority of these nodes has; or else the one of the node that renewed it last, because a change
 /// of the TTL renews. Each comes with how much of the lease was left.
 pub(super) fn newest_ttl(majority: usize, at_nodes: &[(Ttl, Duration)]) -> Option<Ttl> {

@@ -228,7 +228,7 @@ impl<T> NodeAnswers<T> {
             }
             if is_decided {
                 until = until.min(Instant::now() + rest_max);
-            } else if votes.answered().count() >= votes.majority() {
+            } else if votes.received().count() >= votes.majority() {
                 until = until.min(Instant::now() + LATE_ANSWERS_MAX);
             }
             self.by_node = votes.0;
@@ -255,8 +255,8 @@ impl<T> ByNode<T> {
         self.0.iter().filter(|answer| answer.is_none()).count()
     }
 
-    /// What nodes have answered.
-    pub(super) fn answered(&self) -> impl Iterator<Item = &T> {
+    /// The answers so far.
+    pub(super) fn received(&self) -> impl Iterator<Item = &T> {
         self.0
             .iter()
             .filter_map(|answer| answer.as_ref()?.as_ref().ok())
@@ -270,7 +270,7 @@ impl<T> ByNode<T> {
 
     /// Whether a majority has answered.
     pub(super) fn has_majority(&self) -> bool {
-        self.answered().count() >= self.majority()
+        self.received().count() >= self.majority()
     }
 
     /// The answers, if a majority has answered.
@@ -286,7 +286,7 @@ impl<T> ByNode<T> {
 
     /// The error of an operation that a majority did not answer.
     pub(super) fn no_majority(&self, effect: Effect) -> StoreError {
-        let (nodes, answered) = (self.0.len(), self.answered().count());
+        let (nodes, answered) = (self.0.len(), self.received().count());
         let failures = || {
             self.0
                 .iter()

@@ -52,13 +52,13 @@ impl Core {
     }
 
     fn of_majority(&self, name: &LockName, views: &ByNode<LockView>) -> LockView {
-        let answered: Vec<_> = views.answered().collect();
+        let answered: Vec<_> = views.received().collect();
         let needed = merge::needed(views.0.len(), answered.len());
         merge::view(self.drift, needed, name, &answered)
     }
 
     fn is_unclear(&self, views: &ByNode<LockView>) -> bool {
-        let answered: Vec<_> = views.answered().collect();
+        let answered: Vec<_> = views.received().collect();
         merge::is_unclear(self.nodes.majority(), &answered)
     }
 
@@ -86,7 +86,7 @@ impl Core {
             let (again, had) = (self.viewed(name, rest_max, deadline, until), &views);
             match again.await {
                 Ok(again)
-                    if again.answered().count() >= had.answered().count()
+                    if again.received().count() >= had.received().count()
                         || !self.is_unclear(&again) =>
                 {
                     was_open = is_open(&again);
@@ -113,7 +113,7 @@ impl Core {
             Box::pin(async move { node.inspect(&lock, deadline).await })
         });
         let is_decided = |views: &ByNode<LockView>| {
-            let answered: Vec<_> = views.answered().collect();
+            let answered: Vec<_> = views.received().collect();
             answered.len() >= views.majority() && merge::are_alike(&answered)
         };
         let answers = self.nodes.ask(deadline, &operation);

@@ -34,7 +34,7 @@ pub(super) struct Recorded {
 /// What the nodes have recorded.
 pub(super) fn recorded(recordings: &ByNode<Recording>) -> impl Iterator<Item = &Recorded> {
     recordings
-        .answered()
+        .received()
         .filter_map(|recording| match recording {
             Recording::Recorded(recorded) => Some(recorded),
             Recording::NotHeld | Recording::Taken(_) => None,
@@ -44,7 +44,7 @@ pub(super) fn recorded(recordings: &ByNode<Recording>) -> impl Iterator<Item = &
 /// The largest tokens that the nodes report which have refused the decided ones.
 pub(super) fn taken(recordings: &ByNode<Recording>) -> impl Iterator<Item = &[u64]> {
     recordings
-        .answered()
+        .received()
         .filter_map(|recording| match recording {
             Recording::Taken(counters) => Some(&counters[..]),
             Recording::Recorded(_) | Recording::NotHeld => None,

@@ -83,7 +83,7 @@ impl Core {
         let answers = NodeAnswers::from(receiver, self.nodes.all().len());
         let votes = answers.until(deadline, is_decided).await;
         let majority = self.nodes.majority();
-        if votes.answered().filter_map(extended).count() < majority {
+        if votes.received().filter_map(extended).count() < majority {
             if has_ended(&votes, names) {
                 decision.send_replace(RenewalDecision::Ended);
             }
@@ -127,7 +127,7 @@ impl Core {
         has_new_ttl: bool,
     ) -> Vec<Renewal> {
         let (drift, majority) = (self.drift, self.nodes.majority());
-        let extended: Vec<_> = votes.answered().filter_map(extended).collect();
+        let extended: Vec<_> = votes.received().filter_map(extended).collect();
         let largest = merge::largest(extended.iter().map(|renewals| fences(renewals)));
         let merged = largest.into_iter().enumerate().filter_map(|(lock, fence)| {
             let of_lock = || extended.iter().map(|renewals| &renewals[lock]);
@@ -203,7 +203,7 @@ impl Core {
     /// Whether a majority has each lease with the same hold count, TTL and mode. If not, some nodes that have answered
     /// missed the last change, and others have it: nobody knows which.
     fn is_agreed(&self, votes: &ByNode<Renewed>, locks: usize) -> bool {
-        let extended: Vec<_> = votes.answered().filter_map(extended).collect();
+        let extended: Vec<_> = votes.received().filter_map(extended).collect();
         (0..locks).all(|lock| {
             let leases = extended.iter().map(|renewals| &renewals[lock].lease);
             let changed = leases.map(|it| (it.ttl, it.holder.mode, it.holder.hold_count));
@@ -293,7 +293,7 @@ fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
 }
 
 fn is_decided(votes: &ByNode<Renewed>) -> bool {
-    let refused = votes.answered().filter(|vote| extended(vote).is_none());
+    let refused = votes.received().filter(|vote| extended(vote).is_none());
     refused.count() >= votes.majority() || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
@@ -304,13 +304,13 @@ fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
         let terms = leases.map(|lease| (lease.holder.hold_count, lease.ttl, lease.holder.mode));
         terms.collect::<Vec<_>>()
     };
-    let all: Vec<_> = votes.answered().filter_map(extended).map(terms).collect();
+    let all: Vec<_> = votes.received().filter_map(extended).map(terms).collect();
     merge::agreed(votes.majority(), &all).is_some()
 }
 
 /// The tokens that a majority of nodes has extended leases with.
 fn agreed_fences(votes: &ByNode<Renewed>) -> Option<Vec<Fence>> {
-    let extended = votes.answered().filter_map(extended);
+    let extended = votes.received().filter_map(extended);
     let all: Vec<_> = extended.map(|renewals| fences(renewals)).collect();
     merge::agreed(votes.majority(), &all)
 }
@@ -318,7 +318,7 @@ fn agreed_fences(votes: &ByNode<Renewed>) -> Option<Vec<Fence>> {
 /// The attempt that may roll the leases back at a majority, if there is one. It may not be the one whose stream renews: that
 /// stream may have been taken over, and would end what nodes got back as granted to it.
 fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
-    let extended = votes.answered().filter_map(extended);
+    let extended = votes.received().filter_map(extended);
     let all: Vec<_> = extended
         .map(|renewals| {
             let first = renewals.first()?.withdrawable_by;
@@ -339,16 +339,16 @@ fn has_ended(votes: &ByNode<Renewed>, names: &LockNames) -> bool {
                 .any(|lost| lost.name == *name && lost.reason != NotHolder::Unknown),
             Renewed::Extended(_) | Renewed::Mismatched(_) => false,
         };
-        votes.answered().filter(remembers).count() >= votes.majority()
+        votes.received().filter(remembers).count() >= votes.majority()
     })
 }
 
 /// The answer to a renewal that no majority has carried out.
 fn refusal(votes: ByNode<Renewed>) -> StoreResult<Renewed> {
     let majority = votes.majority();
-    let refused = votes.answered().filter(|vote| extended(vote).is_none());
+    let refused = votes.received().filter(|vote| extended(vote).is_none());
     let refused: Vec<_> = refused.cloned().collect();
-    if refused.len() < majority && votes.answered().count() < votes.0.len() {
+    if refused.len() < majority && votes.received().count() < votes.0.len() {
         return Err(votes.no_majority(Effect::MayBeDone));
     }
     let mismatched = refused

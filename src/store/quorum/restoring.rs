@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use tokio::time::Instant;
 
 use super::drift::Drift;
+use super::lease;
 use super::nodes::NodeStore;
 use super::recording::changes;
 use crate::domain::{
@@ -29,11 +30,6 @@ pub(super) struct Decided {
 }
 
 impl Decided {
-    fn fences(&self) -> Vec<Fence> {
-        let fences = self.leases.iter().map(|lease| lease.holder.fence);
-        fences.collect()
-    }
-
     /// Brings a node to what was decided, which has answered this to the renewal.
     pub(super) async fn restore(
         &self,
@@ -41,7 +37,7 @@ impl Decided {
         answer: &StoreResult<Renewed>,
         deadline: Instant,
     ) -> StoreResult<()> {
-        let proposed: Vec<Fence> = match answer {
+        let proposed = match answer {
             Ok(Renewed::Extended(renewals)) => {
                 if self.is_agreed {
                     self.make_up(node, renewals, deadline).await?;
@@ -54,15 +50,15 @@ impl Decided {
                     // Another claim's lease is there, or the node has no vote yet.
                     return Ok(());
                 };
-                let fences = granted.leases.iter().map(|lease| lease.holder.fence);
-                fences.collect()
+                lease::fences(&granted.leases)
             }
             Ok(Renewed::Mismatched(_)) | Err(_) => return Ok(()),
         };
-        if proposed == self.fences() {
+        let decided = lease::fences(&self.leases);
+        if proposed == decided {
             return Ok(());
         }
-        let changes = changes(&proposed, &self.fences(), true);
+        let changes = changes(&proposed, &decided, true);
         node.assign_fences(&self.claim, &changes, deadline).await?;
         Ok(())
     }
@@ -129,6 +125,5 @@ impl Decided {
 
 /// The tokens of the leases that a node has extended.
 pub(super) fn fences(renewals: &[Renewal]) -> Vec<Fence> {
-    let fences = renewals.iter().map(|renewal| renewal.lease.holder.fence);
-    fences.collect()
+    lease::fences(renewals.iter().map(|renewal| &renewal.lease))
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::drift::Drift;
-use super::merge;
 use super::nodes::{ByNode, Effect};
+use super::{lease, merge};
 use crate::backoff::up_to;
 use crate::domain::{Acquired, Conflict, Fence, GrantKind, Granted, Refused, Ticket, Waiting};
 use crate::store::StoreError;
@@ -109,7 +109,7 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
     if let Some(refused) = refused.filter(|_| blocked.is_empty()) {
         return Verdict::Split(refused);
     }
-    let needed = merge::needed(votes.0.len(), votes.answered().count());
+    let needed = merge::needed(votes.0.len(), votes.received().count());
     let conflicts = match merge::conflicts(drift, needed, &blocked) {
         common if common.is_empty() => merge::conflicts(drift, 1, &blocked),
         common => common,
@@ -123,7 +123,7 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
 
 /// The grants among the answers.
 pub(super) fn granted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted> {
-    votes.answered().filter_map(|vote| match vote {
+    votes.received().filter_map(|vote| match vote {
         Acquired::Granted(granted) => Some(granted),
         Acquired::Waiting(_)
         | Acquired::Superseded
@@ -134,8 +134,7 @@ pub(super) fn granted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted
 
 /// The fencing tokens of a grant.
 pub(super) fn fences(granted: &Granted) -> Vec<Fence> {
-    let fences = granted.leases.iter().map(|lease| lease.holder.fence);
-    fences.collect()
+    lease::fences(&granted.leases)
 }
 
 /// The fencing tokens that a majority already has.
@@ -153,7 +152,7 @@ fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
 /// The answer of fewer nodes than a majority to a claim that can be neither granted nor enqueued.
 fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
     // The other nodes cannot make up a majority of grants without these.
-    let least = votes.answered().count() + 1 - votes.majority();
+    let least = votes.received().count() + 1 - votes.majority();
     common_refusal(votes, &REFUSALS_OF_CLAIM, 1)
         .or_else(|| common_refusal(votes, &REFUSALS_OF_NODES, least))
 }
@@ -161,7 +160,7 @@ fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
 /// The first of these kinds of answers that at least `least` nodes give.
 fn common_refusal(votes: &ByNode<Acquired>, kinds: &[IsOfKind], least: usize) -> Option<Acquired> {
     kinds.iter().find_map(|is_of_kind| {
-        let same = || votes.answered().filter(|vote| is_of_kind(vote));
+        let same = || votes.received().filter(|vote| is_of_kind(vote));
         (same().count() >= least).then(|| same().next().cloned())?
     })
 }
@@ -199,7 +198,7 @@ fn is_recovering(vote: &Acquired) -> bool {
 }
 
 fn waiting(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Waiting> {
-    votes.answered().filter_map(|vote| match vote {
+    votes.received().filter_map(|vote| match vote {
         Acquired::Waiting(waiting) => Some(waiting),
         Acquired::Granted(_)
         | Acquired::Superseded
@@ -209,7 +208,7 @@ fn waiting(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Waiting> {
 }
 
 fn blocked(votes: &ByNode<Acquired>) -> Vec<&[Conflict]> {
-    let blocked = votes.answered().filter_map(|vote| match vote {
+    let blocked = votes.received().filter_map(|vote| match vote {
         Acquired::Refused(Refused::Blocked(conflicts)) => Some(&conflicts[..]),
         Acquired::Refused(_)
         | Acquired::Granted(_)

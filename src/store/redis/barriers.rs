@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use super::pool::Connection;
 use crate::store::Fault;
 
@@ -39,7 +39,7 @@ pub(super) struct BarrierConnection {
 
 impl Default for Barriers {
     fn default() -> Self {
-        let none_yet = Failure::new(Fault::Unreplicated, Fate::NotDone, "not asked yet");
+        let none_yet = Failure::new(Fault::Unreplicated, Execution::NotDone, "not asked yet");
         Self {
             begun: AtomicU64::new(0),
             shared: Mutex::new(SharedBarrier {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn failed(fault: Fault) -> Result<RunId, Failure> {
-        Err(Failure::new(fault, Fate::MayBeDone, "it failed"))
+        Err(Failure::new(fault, Execution::MayBeDone, "it failed"))
     }
 
     #[tokio::test]

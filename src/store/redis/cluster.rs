@@ -23,7 +23,7 @@ use redis::RedisConnectionInfo;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::barriers::Barriers;
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use super::transport::{Endpoint, Transport};
 use crate::config::ClusterAddress;
 use crate::store::Fault;
@@ -69,7 +69,7 @@ impl Cluster {
         connecting: (Arc<Transport>, RedisConnectionInfo),
         sockets_max: usize,
     ) -> Self {
-        let never = Failure::new(Fault::Io, Fate::NotDone, "not asked yet");
+        let never = Failure::new(Fault::Io, Execution::NotDone, "not asked yet");
         Self {
             seeds: address.nodes.clone(),
             topology: RwLock::default(),
@@ -112,7 +112,7 @@ impl Cluster {
         }
         self.may_have_moved();
         let detail = format!("no primary has slot {}", partitions::slot(partition));
-        Err(Failure::new(Fault::Cluster, Fate::NotDone, detail)
+        Err(Failure::new(Fault::Cluster, Execution::NotDone, detail)
             .because("no primary of the cluster has the slots of some locks")
             .passing())
     }
@@ -198,7 +198,7 @@ impl Cluster {
         let failure = match answer {
             Ok(Ok(answer)) => return Ok(topology::node_lines(&answer, &endpoint.0)),
             Ok(Err(error)) if error.to_string().contains("cluster support disabled") => {
-                return Err(Failure::new(Fault::Cluster, Fate::NotDone, error.to_string())
+                return Err(Failure::new(Fault::Cluster, Execution::NotDone, error.to_string())
                     .because(
                         "it is no node of a Redis Cluster; write redis:// in LEASEHOLD_STORE, or set cluster-enabled to yes",
                     ));
@@ -257,7 +257,7 @@ fn no_answer(failures: Vec<Failure>) -> Failure {
     let detail = format!("no node of the cluster answers ({})", details.join("; "));
     match failures.into_iter().next() {
         Some(failure) if is_lasting => failure,
-        Some(_) | None => Failure::new(Fault::Io, Fate::NotDone, detail)
+        Some(_) | None => Failure::new(Fault::Io, Execution::NotDone, detail)
             .because("no node of the cluster answers")
             .passing(),
     }

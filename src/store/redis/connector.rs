@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::barriers::Barriers;
 use super::cluster::Cluster;
 use super::cluster::{NodeSocket, partitions};
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use super::info::ServerInfo;
 use super::redirection::Redirection;
 use super::sentinel::Sentinels;
@@ -283,7 +283,7 @@ async fn socket_of(
 }
 
 fn no_primary(reason: &'static str) -> Failure {
-    Failure::new(Fault::Replica, Fate::NotDone, "it is no primary")
+    Failure::new(Fault::Replica, Execution::NotDone, "it is no primary")
         .because(reason)
         .passing()
 }

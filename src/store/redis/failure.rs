@@ -27,7 +27,7 @@ pub(super) struct Failure {
 
 /// Whether the command of a failure may have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Execution {
     /// It was refused, or not sent.
     NotDone,
     /// It was sent.
@@ -43,10 +43,10 @@ const AMID_SCRIPT_6: &str = "Error running script (call to f_";
 
 impl Failure {
     /// A failure that would occur again at once.
-    pub(super) fn new(fault: Fault, fate: Fate, detail: impl Into<String>) -> Self {
+    pub(super) fn new(fault: Fault, execution: Execution, detail: impl Into<String>) -> Self {
         Self {
             fault,
-            may_be_done: fate == Fate::MayBeDone,
+            may_be_done: execution == Execution::MayBeDone,
             is_worth_retrying: false,
             detail: detail.into(),
             redirection: None,
@@ -66,11 +66,11 @@ impl Failure {
     }
 
     pub(super) fn of(error: &RedisError) -> Self {
-        use Fate::{MayBeDone, NotDone};
-        let failure = |fault, fate| Self::new(fault, fate, error.to_string());
-        let passing = |fault, fate| Self {
+        use Execution::{MayBeDone, NotDone};
+        let failure = |fault, execution| Self::new(fault, execution, error.to_string());
+        let passing = |fault, execution| Self {
             is_worth_retrying: true,
-            ..failure(fault, fate)
+            ..failure(fault, execution)
         };
         // The client library treats the first as a broken connection. Both happen before any command.
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
@@ -99,17 +99,17 @@ impl Failure {
             (code, detail) = inner;
             is_amid = true;
         }
-        let fate = if is_amid { MayBeDone } else { NotDone };
+        let execution = if is_amid { MayBeDone } else { NotDone };
         match code {
             // Redis checks these before the first write of a script, and never after it.
             "OOM" => failure(Fault::Full, NotDone),
             "READONLY" => failure(Fault::Replica, NotDone),
             "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
-            "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, fate),
-            "NOPERM" => failure(Fault::Permission, fate),
+            "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, execution),
+            "NOPERM" => failure(Fault::Permission, execution),
             _ if is_amid && redirection::is_not_local(detail) => passing(Fault::Busy, MayBeDone),
-            _ if is_amid && lacks_right(detail) => failure(Fault::Permission, fate),
-            _ if is_amid => failure(Fault::Corrupt, fate),
+            _ if is_amid && lacks_right(detail) => failure(Fault::Permission, execution),
+            _ if is_amid => failure(Fault::Corrupt, execution),
             "CLUSTERDOWN" => passing(Fault::Cluster, NotDone),
             "MOVED" | "ASK" => Self {
                 redirection: Redirection::parse(code, detail),
@@ -140,7 +140,7 @@ impl Failure {
     }
 
     pub(super) fn timed_out() -> Self {
-        Self::new(Fault::Timeout, Fate::MayBeDone, "no answer in time")
+        Self::new(Fault::Timeout, Execution::MayBeDone, "no answer in time")
     }
 
     /// The same failure, of a connection over which nothing was sent yet.
@@ -186,7 +186,7 @@ impl Failure {
 
     /// An answer that belongs to another request, or that its script cannot have given.
     pub(super) fn corrupt(detail: &str) -> Self {
-        Self::new(Fault::Corrupt, Fate::MayBeDone, detail)
+        Self::new(Fault::Corrupt, Execution::MayBeDone, detail)
     }
 
     /// The problem in words, for operators who may not see Redis' own text: that names users and addresses.

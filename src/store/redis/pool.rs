@@ -19,7 +19,7 @@ use tokio::runtime;
 use tokio::time::{Instant, timeout_at};
 
 use super::connector::{Connector, Opened};
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use super::info::ServerInfo;
 use super::recovery::Recovery;
 use crate::store::{Fault, PoolHealth};
@@ -162,7 +162,7 @@ impl Pool {
                 refusal.detail = format!("{what}: {}", refusal.detail);
                 refusal
             }
-            None => Failure::new(Fault::Io, Fate::NotDone, what),
+            None => Failure::new(Fault::Io, Execution::NotDone, what),
         };
         // A failure that may pass is worth retrying for the rest of the request's time.
         failure.is_worth_retrying = !failure.is_lasting();
@@ -324,7 +324,7 @@ impl ManageConnection for Manager {
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Failure> {
         match self.has_broken(connection) {
-            true => Err(Failure::new(Fault::Io, Fate::NotDone, "it broke")),
+            true => Err(Failure::new(Fault::Io, Execution::NotDone, "it broke")),
             false => Ok(()),
         }
     }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::barriers::{BarrierConnection, Barriers, RunId};
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use super::keys::{self, RedisKeys};
 use super::pool::{Connection, Pool};
 use super::recovery::Recovery;
@@ -200,7 +200,7 @@ impl Replication {
             Some(run_id) => Ok(BarrierConnection { connection, run_id }),
             None => Err(Failure::new(
                 Fault::Io,
-                Fate::NotDone,
+                Execution::NotDone,
                 "the connection may lead to another Redis by now",
             )),
         }
@@ -281,7 +281,11 @@ impl Replication {
             self.replicas,
             duration::format(self.timeout)
         );
-        Err(Failure::new(Fault::Unreplicated, Fate::MayBeDone, detail))
+        Err(Failure::new(
+            Fault::Unreplicated,
+            Execution::MayBeDone,
+            detail,
+        ))
     }
 
     /// Notes the outcome of a barrier for the claims to come. A Redis that cannot be asked is no trouble of its
@@ -322,7 +326,7 @@ fn trace_replicas(replicas: u64, began: Instant, confirmed: &Result<(), StoreErr
 fn failed(error: &redis::RedisError) -> Failure {
     let first = Failure::of_first(error);
     match first.detail.contains("unknown command") {
-        true => Failure::new(Fault::Permission, Fate::MayBeDone, first.detail)
+        true => Failure::new(Fault::Permission, Execution::MayBeDone, first.detail)
             .because("it has no command WAIT, which redis.wait_replicas needs"),
         false => Failure::of(error),
     }

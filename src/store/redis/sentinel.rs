@@ -19,7 +19,7 @@ use redis::{RedisConnectionInfo, RedisResult};
 use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use super::transport::{Endpoint, Transport};
 use crate::config::SentinelAddress;
 use crate::store::Fault;
@@ -164,7 +164,7 @@ impl Sentinels {
         }
         elected(answers.into_values()).ok_or_else(|| {
             let detail = "the Sentinels disagree about the primary";
-            Failure::new(Fault::Io, Fate::NotDone, detail)
+            Failure::new(Fault::Io, Execution::NotDone, detail)
                 .because("equally many of its Sentinels name different primaries")
                 .passing()
         })
@@ -313,7 +313,7 @@ fn elected(answers: impl Iterator<Item = SentinelAnswer>) -> Option<Endpoint> {
 fn outdated(failures: &[Failure]) -> Failure {
     let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
     let detail = format!("the last failover is not known ({})", details.join("; "));
-    Failure::new(Fault::Io, Fate::NotDone, detail)
+    Failure::new(Fault::Io, Execution::NotDone, detail)
         .because(
             "a Sentinel that does not answer now knew a later failover than those that answer, so the primary is not known",
         )
@@ -327,7 +327,7 @@ fn too_few(answered: usize, failures: Vec<Failure>) -> Failure {
     let is_lasting = answered == 0 && failures.iter().all(Failure::is_lasting);
     match failures.into_iter().next() {
         Some(failure) if is_lasting => failure,
-        Some(_) | None => Failure::new(Fault::Io, Fate::NotDone, detail)
+        Some(_) | None => Failure::new(Fault::Io, Execution::NotDone, detail)
             .because("too few of its Sentinels answer, so its primary is not known")
             .passing(),
     }
@@ -337,10 +337,10 @@ fn refused(error: &redis::RedisError) -> Failure {
     let failure = Failure::of_first(error).before_any_command();
     let mentions = |text| failure.detail.contains(text);
     if mentions("No such master") {
-        let lasting = Failure::new(Fault::Database, Fate::NotDone, failure.detail);
+        let lasting = Failure::new(Fault::Database, Execution::NotDone, failure.detail);
         lasting.because("its Sentinels watch no primary of the name in the store's URL")
     } else if mentions("unknown command") {
-        let lasting = Failure::new(Fault::Protocol, Fate::NotDone, failure.detail);
+        let lasting = Failure::new(Fault::Protocol, Execution::NotDone, failure.detail);
         lasting.because(
             "the server that answers is no Sentinel; check hosts and ports in the store's URL",
         )

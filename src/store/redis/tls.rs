@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use crate::config::RedisTls;
 use crate::store::Fault;
 use crate::tls::{CertificateFault, client_config, is_about_certificate, trusted};
@@ -79,7 +79,7 @@ impl ClientTls {
     /// # Errors
     /// The certificates cannot be used.
     pub(super) fn new(config: &RedisTls) -> Result<Self, Failure> {
-        let unusable = |detail: String| Failure::new(Fault::Tls, Fate::NotDone, detail);
+        let unusable = |detail: String| Failure::new(Fault::Tls, Execution::NotDone, detail);
         let roots = trusted(config.authorities.as_deref()).map_err(|problem| {
             unusable(match config.authorities {
                 Some(_) => format!("redis.tls_ca_file: {problem}"),

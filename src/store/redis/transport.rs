@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-use super::failure::{Failure, Fate};
+use super::failure::{Execution, Failure};
 use super::tls::{self, ClientTls, TlsProblem};
 use crate::config::RedisConfig;
 use crate::store::Fault;
@@ -120,7 +120,7 @@ impl Transport {
                 .flatten();
         }
         match problem {
-            Some(problem) => Failure::new(Fault::Tls, Fate::NotDone, error.to_string())
+            Some(problem) => Failure::new(Fault::Tls, Execution::NotDone, error.to_string())
                 .because(problem.explanation()),
             None => failure,
         }

@@ -242,7 +242,7 @@ async fn a_node_that_answers_nothing_ever_leaves_no_operation_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_keep_a_lease_until_its_holder_must_have_noticed_the_end() {
-    let process = Process::with_drift(&plain_stores(3), Drift::REDLOCK);
+    let process = Process::with_drift(&plain_stores(3), Drift::per_thousand(10));
     let claim = claim();
     let lease = process.fixture.granted(&claim).await;
     assert_eq!((lease.ttl.get(), lease.holder.expires_in), (LONG, LONG));

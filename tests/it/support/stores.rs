@@ -89,7 +89,7 @@ pub(crate) async fn quorum_of(nodes: &[QuorumNode], config: &RedisConfig) -> Quo
         assert!(problem.is_none(), "{problem:?}");
         Arc::new(store)
     });
-    QuorumStore::new(nodes.collect(), Drift::REDLOCK)
+    QuorumStore::new(nodes.collect(), Drift::per_thousand(10))
 }
 
 /// Opens the store of a Redis Cluster.

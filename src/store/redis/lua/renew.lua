@@ -3,9 +3,9 @@
 -- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat, is_check
 -- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
 --   taken or closed without further operations, its limits: ms or nil each for min_hold, max_hold and lock_delay, and 1 or
---   nil for whether it is a stream's, the lease, the attempt that may roll it back or NO_ATTEMPT; 0 not the holder: number of the lock and mark of each that
---   is not held; 11 the claim has other parameters, 12 it holds shared: number; 16 it came too late, and nothing was
---   done: now_us; 21 the caller only asked whether it could renew them, and it could.
+--   nil for whether it is a stream's, the lease, the attempt that may roll it back or NO_ATTEMPT; 0 not the holder: number
+--   of the lock and mark of each that is not held; 11 the claim has other parameters, 12 it holds shared: number; 16 it
+--   came too late, and nothing was done: now_us; 21 the caller only asked whether it could renew them, and it could.
 --   The fast path packs its answer: 1 extended: now_ms, ms that were left, the record
 -- include: clock
 local not_after = ARGV[1]
