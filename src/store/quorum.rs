@@ -198,8 +198,19 @@ impl LockStore for QuorumStore {
     }
 
     async fn set_event_delivery(&self, wanted: bool) {
-        let nodes = self.0.nodes.all().iter();
-        join_all(nodes.map(|node| node.set_event_delivery(wanted))).await;
+        let reports = &self.0.reports;
+        let nodes = self.0.nodes.all().iter().enumerate();
+        let set = nodes.map(async |(index, node)| match wanted {
+            true => {
+                let begins = node.set_event_delivery(true);
+                reports.begin_delivery(index, begins).await;
+            }
+            false => node.set_event_delivery(false).await,
+        });
+        if !wanted {
+            reports.end_deliveries();
+        }
+        join_all(set).await;
     }
 
     async fn close(&self) {

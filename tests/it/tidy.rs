@@ -138,25 +138,60 @@ fn every_dependency_says_what_it_is_for() {
     assert_none(rules::dependencies);
 }
 
+/// A deliberate mistake.
+#[derive(serde::Deserialize)]
+struct Mistake {
+    what: String,
+    bug: Option<String>,
+    file: String,
+    text: String,
+}
+
+fn text_of<'a>(files: &'a [File], path: &str) -> Option<&'a String> {
+    let file = files.iter().find(|file| file.path == path);
+    file.map(|it| &it.text)
+}
+
+fn mistakes(files: &[File]) -> Vec<Mistake> {
+    let list = text_of(files, "tests/mistakes.toml").expect("it is there");
+    let mut list: HashMap<String, Vec<Mistake>> = toml::from_str(list).expect("it is a list");
+    list.remove("mistake").expect("it has some")
+}
+
+/// `scripts/mistakes --known-bugs` makes each of them.
+#[test]
+fn the_bugs_that_lock_services_are_known_for_are_among_the_deliberate_mistakes() {
+    let known = [
+        "WAIT on another connection",
+        "a dropped request that leaves its answer on the connection",
+        "a fencing counter with a TTL",
+        "a fencing token that becomes text in Lua",
+        "a hand-over of the whole lease instead of a short reservation",
+        "a newcomer that overtakes the queue",
+        "a release without a check of the token",
+        "a renewal of an expired lease",
+        "a retry without an id of the request",
+        "a second phase that does not need the lease of the first",
+        "a wake-up by messages alone",
+        "no check after a wake-up",
+        "no check of the time after the second phase",
+        "no pause of a node that came back empty",
+        "the clock of a client as the time",
+    ];
+    let mut made: Vec<_> = mistakes(&files())
+        .into_iter()
+        .filter_map(|it| it.bug)
+        .collect();
+    made.sort_unstable();
+    assert_eq!(made, known);
+}
+
 /// Else `scripts/mistakes` ends at that mistake, and nobody sees it until then.
 #[test]
 fn every_deliberate_mistake_can_be_made() {
-    #[derive(serde::Deserialize)]
-    struct Mistake {
-        what: String,
-        file: String,
-        text: String,
-    }
     let files = files();
-    let text_of = |path: &str| {
-        files
-            .iter()
-            .find(|file| file.path == path)
-            .map(|it| &it.text)
-    };
-    let list = text_of("tests/mistakes.toml").expect("it is there");
-    let mut list: HashMap<String, Vec<Mistake>> = toml::from_str(list).expect("it is a list");
-    let mistakes = list.remove("mistake").expect("it has some");
+    let text_of = |path: &str| text_of(&files, path);
+    let mistakes = mistakes(&files);
     let wrong = mistakes.iter().filter(|mistake| {
         let text = text_of(&mistake.file);
         text.is_none_or(|text| text.matches(&mistake.text).count() != 1)

@@ -50,7 +50,9 @@ impl Core {
         self.attempts.keep(claim.token, at_nodes.ttl);
         let mut pauses = Backoff::default();
         let mut last = None;
+        let mut longest = Duration::ZERO;
         for _ in 0..ROUNDS_MAX {
+            let begun = Instant::now();
             let ask = Ask {
                 claim: Arc::clone(&at_nodes),
                 requested: attempt,
@@ -63,13 +65,20 @@ impl Core {
                 Ok(RoundEnd::Granted(granted)) => return Ok(Acquired::Granted(granted)),
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
                 Ok(RoundEnd::Lost(answer)) => last = answer,
-                // What the round before has found says more than that there was no time for this one.
-                Err(_) if last.is_some() && Instant::now() >= deadline => break,
+                // Nothing was granted. What the round before has found says more than that there was no time for this one.
+                Err(StoreError::Unavailable { .. })
+                    if last.is_some() && Instant::now() >= deadline =>
+                {
+                    break;
+                }
                 Err(error) => return Err(error),
             }
+            longest = longest.max(begun.elapsed());
             let pause = pauses.next(PAUSE_MIN, PAUSE_MAX);
             let pause = jittered(pause / 2) + up_to(pause);
-            if Instant::now() + pause > deadline {
+            // A round that has no time to end would leave it unclear whether the claim was granted. It may take longer than
+            // those before.
+            if Instant::now() + pause + longest * 2 > deadline {
                 break;
             }
             sleep(pause).await;

@@ -1,6 +1,6 @@
 //! The notifications of the nodes, each passed on once: when a majority has reported it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::store::Listener;
 /// How long reports of the same are counted together. A node that is later has missed it.
 const COUNTED: Duration = Duration::from_secs(5);
 
-/// A node whose report of a wake-up is later than this has missed it, and means the next one. A wake-up too many costs a
+/// A node whose report of a wake-up is later than this is taken to have missed it, and to mean the next one. If it was late
+/// only, the next wake-up is passed on too early, and once more when another node reports it: a wake-up too many costs a
 /// poll, and one that is missed costs the time until the next poll.
 const LATE_WAKE_UPS_MAX: Duration = Duration::from_millis(100);
 
@@ -50,6 +51,10 @@ enum Subject {
 struct ReportCount {
     /// How often each node has reported it.
     by_node: Vec<u64>,
+    /// Which nodes may have reported late what was passed on, instead of the next one.
+    may_be_late: Vec<bool>,
+    /// Whether the last one was passed on because of such a node.
+    may_be_early: bool,
     /// How often it was passed on, and when last.
     passed_on: u64,
     passed_on_at: Instant,
@@ -61,8 +66,23 @@ struct ReportCount {
 struct Deliveries {
     /// The nodes that do not, or did not a moment ago: since when they do again.
     interrupted: HashMap<usize, Option<Instant>>,
+    /// The nodes that have been asked for events, and do not deliver them yet.
+    beginning: HashSet<usize>,
     /// Whether events may be missing because too few nodes delivered all of theirs at once.
     has_gap: bool,
+}
+
+/// A wait until a node delivers its events. If it is given up, somebody watches while too few nodes may deliver theirs.
+struct DeliveryGuard<'a>(&'a Reports, usize);
+
+impl Drop for DeliveryGuard<'_> {
+    fn drop(&mut self) {
+        let Self(reports, node) = self;
+        let deliveries = &mut reports.lock().deliveries;
+        if deliveries.beginning.contains(node) {
+            deliveries.note_gap(reports.nodes);
+        }
+    }
 }
 
 /// The listener of one node.
@@ -86,6 +106,24 @@ impl Reports {
         self.listener.get_or_init(|| listener);
     }
 
+    /// Has a node deliver its events. Until it does so, it is one of those that may be missing: it was perhaps down already
+    /// when somebody began to watch.
+    ///
+    /// # Cancel safety
+    /// The node is counted as missing until it reports that it delivers.
+    pub(super) async fn begin_delivery(&self, node: usize, begins: impl Future<Output = ()>) {
+        self.lock().deliveries.beginning.insert(node);
+        // Cancellation safety: what a majority has not begun to deliver is a gap, once it does.
+        let _guard = DeliveryGuard(self, node);
+        begins.await;
+        self.lock().deliveries.beginning.remove(&node);
+    }
+
+    /// Nobody watches any more.
+    pub(super) fn end_deliveries(&self) {
+        self.lock().deliveries.beginning.clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, ReportCounts> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,6 +139,8 @@ impl Reports {
         let report = counted.reports.entry(subject.clone());
         let report = report.or_insert_with(|| ReportCount {
             by_node: vec![0; nodes],
+            may_be_late: vec![false; nodes],
+            may_be_early: false,
             passed_on: 0,
             passed_on_at: now,
             last: now,
@@ -155,6 +195,7 @@ impl ReportCounts {
 impl Deliveries {
     /// A node does not deliver all its events from now on.
     fn interrupted(&mut self, node: usize, nodes: usize) {
+        self.beginning.remove(&node);
         self.interrupted.insert(node, None);
         self.note_gap(nodes);
     }
@@ -162,17 +203,19 @@ impl Deliveries {
     /// A node delivers all its events from now on. Returns whether watchers have to look again: events may be missing, and
     /// from now on a majority delivers all.
     fn resumed(&mut self, node: usize, nodes: usize) -> bool {
+        self.beginning.remove(&node);
         self.interrupted.insert(node, Some(Instant::now()));
         self.note_gap(nodes);
         let silent = self.interrupted.values().filter(|since| since.is_none());
-        silent.count() <= minority(nodes) && std::mem::take(&mut self.has_gap)
+        let silent = silent.count() + self.beginning.len();
+        silent <= minority(nodes) && std::mem::take(&mut self.has_gap)
     }
 
     /// That a node is silent is noticed a while later.
     fn note_gap(&mut self, nodes: usize) {
         self.interrupted
             .retain(|_, since| since.is_none_or(|since| since.elapsed() <= COUNTED));
-        self.has_gap |= self.interrupted.len() > minority(nodes);
+        self.has_gap |= self.interrupted.len() + self.beginning.len() > minority(nodes);
     }
 }
 
@@ -186,20 +229,27 @@ impl ReportCount {
     fn catch_up(&mut self, node: usize) {
         let is_reported_again = self.by_node.iter().any(|count| *count > self.passed_on);
         let has_missed = self.passed_on_at.elapsed() > LATE_WAKE_UPS_MAX;
-        if is_reported_again || has_missed {
-            self.by_node[node] = self.by_node[node].max(self.passed_on);
+        let is_behind = self.by_node[node] < self.passed_on;
+        self.may_be_late[node] |= is_behind && has_missed && !is_reported_again;
+        if is_behind && (is_reported_again || has_missed) {
+            self.by_node[node] = self.passed_on;
         }
     }
 
-    /// Counts a report of a node. Returns whether a majority has reported the subject once more.
+    /// Counts a report of a node. Returns whether a majority has reported the subject once more, or now certainly has.
     fn count(&mut self, node: usize) -> bool {
         self.by_node[node] += 1;
+        let reported = self.by_node[node];
         let mut counts = self.by_node.clone();
         counts.sort_unstable();
         // As many nodes as a majority has count at least this.
         let of_majority = counts[counts.len().div_ceil(2) - 1];
         let is_more = of_majority > self.passed_on;
+        let is_sure = self.may_be_early && reported == self.passed_on;
         if is_more {
+            let mut by_node = self.by_node.iter().zip(&self.may_be_late);
+            self.may_be_early =
+                by_node.any(|(count, may_be_late)| *may_be_late && *count >= of_majority);
             self.passed_on = of_majority;
             self.passed_on_at = Instant::now();
             // A node that has missed some does not keep later ones from being counted.
@@ -207,7 +257,8 @@ impl ReportCount {
                 *count = (*count).max(of_majority - 1);
             }
         }
-        is_more
+        self.may_be_early &= !is_sure;
+        is_more || is_sure
     }
 }
 

@@ -5,12 +5,13 @@
 //! between a grant and the assignment of its fencing token would report another token than the first.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::domain::Token;
+use crate::sync::Mutex;
 
 /// The operations in progress at all nodes.
 #[derive(Debug, Default)]
@@ -116,6 +117,9 @@ impl Drop for NodeTurn {
         }
     }
 }
+
+#[cfg(test)]
+mod interleavings;
 
 #[cfg(test)]
 mod tests {

@@ -133,3 +133,22 @@ fn bytes_of(value: Value) -> Result<Vec<u8>, Malformed> {
         Err(Malformed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_belongs_to_one_request() {
+        let answers = |request: u64| {
+            let id = request.to_be_bytes().to_vec();
+            let packed = Value::BulkString([&id[..], b"rest"].concat());
+            let list = Value::Array(vec![Value::BulkString(id), Value::Int(1)]);
+            [packed, list]
+        };
+        for (own, other) in answers(7).into_iter().zip(answers(8)) {
+            assert!(Reply::to(7, own).is_some());
+            assert!(Reply::to(7, other).is_none());
+        }
+    }
+}

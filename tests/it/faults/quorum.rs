@@ -4,6 +4,7 @@
 mod addresses;
 mod changes;
 mod listing;
+mod long_runs;
 mod minorities;
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use leasehold::store::{LockStore, StoreError};
 
 use super::{hold, is_free, service, within_quota};
 use crate::support::eventually;
-use crate::support::fixture::{claim, deadline, hold_count, lock_of, ttl};
+use crate::support::fixture::{claim, deadline, hold_count, lock_of, reader, ttl};
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
 use crate::support::stores;
 
@@ -186,6 +186,23 @@ async fn a_claim_with_a_token_of_its_client_is_refused_before_it_takes_its_lock_
         matches!(outcome, AcquireOutcome::TimedOut(_)),
         "a claim that has to wait takes nothing: {outcome:?}"
     );
+}
+
+/// Others share the lock, so that there is room for it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_could_share_a_lock_is_refused_before_it_takes_its_part() {
+    let (service, store) = service(1, Fate::Answered);
+    let others = reader(&claim());
+    assert!(hold(&without_quota(&store), &others).await);
+    assert!(hold(&service, &claim()).await);
+    assert!(!hold(&service, &claim()).await);
+    let (acquires, polls) = (store.acquires(), store.polls());
+    for wait in [Duration::ZERO, Duration::from_secs(1)] {
+        let refused = service.acquire(Arc::new(reader(&others)), wait).await;
+        let refused = refused.expect("the store answers").outcome;
+        assert!(refused.kind().is_none(), "{refused:?}");
+    }
+    assert_eq!((store.acquires(), store.polls()), (acquires, polls));
 }
 
 /// Streams renew such leases three times within their TTL.

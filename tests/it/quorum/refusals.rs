@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use leasehold::domain::{Attempt, Claim, NotHolder};
-use leasehold::store::LockStore;
-use tokio::time::Instant;
+use leasehold::store::{LockStore, StoreError};
+use tokio::time::{Instant, sleep};
 
 use super::nodes::Process;
 use crate::support::fixture::{SHORT, assert_held, claim, deadline, ended, for_short, rival};
@@ -88,4 +89,36 @@ async fn a_refusal_is_not_hidden_by_a_round_without_enough_time() {
         assert_held(&answer);
         assert!(Instant::now() <= until + Duration::from_millis(1));
     }
+}
+
+/// Contenders have a node each, so there is a second round. By then two of them have gone, and a majority grants the locks,
+/// but its answers come too late.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_does_not_hide_a_later_round_that_may_have_granted() {
+    let process = Process::alone();
+    let claim = claim();
+    let contenders = [0, 1, 2].map(|node| (node, rival(&claim)));
+    for (node, contender) in &contenders {
+        process.leave_at(*node, contender).await;
+    }
+    let until = Instant::now() + Duration::from_secs(1);
+    let acquiring = process
+        .quorum
+        .acquire(&claim, Attempt::random(), None, until);
+    process.meets(&[0, 1, 2], &Fate::Late(Duration::from_millis(20)));
+    let interfering = async {
+        sleep(Duration::from_millis(10)).await;
+        process.meets(&[0, 1, 2], &Fate::Late(Duration::from_secs(5)));
+        for (node, contender) in &contenders[1..] {
+            release_at(&process, *node, contender).await;
+        }
+    };
+    let (answer, ()) = join(acquiring, interfering).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    process.meets(&[0, 1, 2], &Fate::Answered);
+    process.settled().await;
+    assert_eq!(process.held_at(&claim).await, [0], "it is rolled back");
 }

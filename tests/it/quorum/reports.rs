@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use leasehold::store::LockStore as _;
+use tokio::time::{sleep, timeout};
 
 use super::nodes::Process;
 use crate::support::fixture::fresh_name;
+use crate::support::scripted_store::Fate;
 
 /// Every node misses some, one after the other.
 #[tokio::test(start_paused = true)]
@@ -39,6 +41,29 @@ async fn a_wake_up_that_all_nodes_report_is_passed_on_once() {
             sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(process.fixture.listener().reservations_of(&name), times);
+    }
+}
+
+/// Its report of one wake-up is taken for one of the next, so that one node less is needed for that.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_always_late_hides_no_wake_up() {
+    for late in 0..3 {
+        let process = Process::alone();
+        let name = fresh_name();
+        let [first, second] = [1, 2].map(|step| (late + step) % 3);
+        let report = |node: usize| {
+            let before = process.fixture.listener().reservations_of(&name);
+            process.nodes[node].listener().reserved(&name);
+            process.fixture.listener().reservations_of(&name) - before
+        };
+        for times in 0..20 {
+            let too_early = report(first);
+            assert!(too_early <= 1);
+            assert_eq!(report(second), 1, "wake-up {times}: a majority reports it");
+            sleep(Duration::from_millis(150)).await;
+            assert_eq!(report(late), 0, "wake-up {times} again");
+            sleep(Duration::from_millis(150)).await;
+        }
     }
 }
 
@@ -76,4 +101,32 @@ async fn events_that_two_nodes_may_have_missed_at_once_are_lost() {
         2,
         "it was noticed late that the first one was silent"
     );
+}
+
+/// It was never sure of any event, so it has reported no interruption.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_down_when_somebody_began_to_watch_counts_as_one_that_misses_events() {
+    for down in 0..3 {
+        let process = Process::alone();
+        let [other, third] = [1, 2].map(|step| process.nodes[(down + step) % 3].listener());
+        let missed = || process.fixture.listener().missed_events();
+        process.meets(&[down], &Fate::Unanswered);
+        let begins = timeout(
+            Duration::from_secs(1),
+            process.quorum.set_event_delivery(true),
+        );
+        begins.await.expect_err("the node does not answer");
+        sleep(Duration::from_secs(60)).await;
+        other.events_interrupted();
+        other.events_lost();
+        assert_eq!(missed(), 1, "meanwhile the third was alone");
+        sleep(Duration::from_secs(60)).await;
+
+        process.nodes[down].listener().events_lost();
+        assert_eq!(missed(), 1, "a majority was heard all the time");
+        sleep(Duration::from_secs(60)).await;
+        third.events_interrupted();
+        third.events_lost();
+        assert_eq!(missed(), 1, "now the other two deliver all events");
+    }
 }

@@ -54,6 +54,22 @@ async fn an_undelivered_grant_is_rolled_back_after_a_long_outage() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_revoked_is_rolled_back_unless_it_was_held_before() {
+    for held_before in [false, true] {
+        let (service, _) = ScriptedStore::service();
+        let claim = Arc::new(claim());
+        if held_before {
+            takes(&service, &claim).await;
+        }
+        let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
+        let is_held_still = answer.expect("the store answers").revoke();
+        settle().await;
+        assert_eq!(is_held_still, held_before);
+        assert_eq!(is_held(&service, &claim).await, held_before);
+    }
+}
+
 /// A grant that a repeated request has received stays, and nobody may be told otherwise.
 #[tokio::test(start_paused = true)]
 async fn what_follows_a_rollback_follows_nothing_else() {

@@ -1,5 +1,6 @@
 //! The operations of the scripted store: each runs on the store below, as scripted.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -197,6 +198,10 @@ impl LockStore for ScriptedStore {
 
     async fn set_event_delivery(&self, wanted: bool) {
         self.event_deliveries.lock().unwrap().push(wanted);
+        let delivers = !matches!(*self.fate.lock().unwrap(), Fate::Unanswered);
+        if wanted && !delivers {
+            return pending().await;
+        }
         self.store.set_event_delivery(wanted).await;
     }
 }
