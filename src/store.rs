@@ -258,6 +258,8 @@ pub struct StoreHealth {
     pub findings: Vec<Finding>,
     /// Locks held at the last count, across all processes; none until counted.
     pub held_locks: Option<u64>,
+    /// The steps of this process that have visited all locks for listings, and for counts.
+    pub scan_steps: ScanSteps,
     /// By how much the store's clock is ahead of this machine's, in milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// The connection pool, if there is one.
@@ -271,6 +273,15 @@ pub struct StoreHealth {
     pub fencing_regressions: u64,
     /// The nodes, if a majority of several decides.
     pub nodes: Vec<NodeHealth>,
+}
+
+/// Steps of work that visits all locks, each of which keeps the store busy for less than a millisecond or so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanSteps {
+    /// Those of listings, and of corrections after the clock was set back.
+    pub listings: u64,
+    /// Those of counts of held locks.
+    pub counts: u64,
 }
 
 /// One node of a quorum.

@@ -99,6 +99,8 @@ pub enum Fault {
     Unreplicated,
     /// The store is starting or busy with a script.
     Busy,
+    /// The store has so many keys of others that a listing cannot end in time.
+    Crowded,
     /// The store is out of memory.
     Full,
     /// The store has reached its own limit on what it keeps.
@@ -111,7 +113,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, so that the metrics exist from the start.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Timeout,
         Self::Io,
         Self::Auth,
@@ -124,6 +126,7 @@ impl Fault {
         Self::ReadOnly,
         Self::Unreplicated,
         Self::Busy,
+        Self::Crowded,
         Self::Full,
         Self::Limit,
         Self::Refused,
@@ -140,6 +143,7 @@ impl Fault {
             | Self::Cluster
             | Self::Tls
             | Self::Protocol
+            | Self::Crowded
             | Self::Refused => true,
             Self::Timeout
             | Self::Io
@@ -169,6 +173,7 @@ impl Fault {
             Self::ReadOnly => "readonly",
             Self::Unreplicated => "unreplicated",
             Self::Busy => "busy",
+            Self::Crowded => "crowded",
             Self::Full => "full",
             Self::Limit => "limit",
             Self::Refused => "refused",

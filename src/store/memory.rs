@@ -21,7 +21,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::pace::Pace;
 use super::state::{ClaimKeys, KeyedClaim, ListingProgress, State, StepResult, StoreTime};
 use super::{
-    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
+    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, ScanSteps, StoreError, StoreHealth,
+    StoreResult,
 };
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, Holders, Listing, LockName, LockNames, LockView,
@@ -366,6 +367,10 @@ impl LockStore for MemoryStore {
             contacted: true,
             up: true,
             held_locks: Some(self.step(State::held)),
+            scan_steps: ScanSteps {
+                listings: self.pace.steps(),
+                counts: 0,
+            },
             clock_offset_ms: Some(0),
             findings: vec![
                 Finding {

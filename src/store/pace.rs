@@ -1,6 +1,7 @@
 //! Limits the pace of operations that visit all locks: one step at a time, and together a small share of the store's
 //! time, so that they do not delay other operations.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -19,6 +20,8 @@ pub(super) struct Pace {
     /// The steps get the store's time divided by this.
     share: u32,
     turn: Mutex<Option<Instant>>,
+    /// How many steps there were.
+    steps: AtomicU64,
 }
 
 impl Pace {
@@ -33,8 +36,16 @@ impl Pace {
     }
 
     fn with(share: u32) -> Self {
-        let turn = Mutex::default();
-        Self { share, turn }
+        Self {
+            share,
+            turn: Mutex::default(),
+            steps: AtomicU64::new(0),
+        }
+    }
+
+    /// How many steps have begun until now.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 
     /// Runs one step when its turn comes. The step returns how long the store worked for it, if known.
@@ -60,6 +71,7 @@ impl Pace {
             let detail = "listings have a share of the store's time, and that was used up";
             return Err(StoreError::unavailable(Fault::Timeout, detail));
         };
+        self.steps.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
         let saved = began.checked_sub(SAVED_MAX).unwrap_or(began);
         let rested = turn.map_or(saved, |turn| turn.max(saved));

@@ -51,7 +51,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::pace::Pace;
-use super::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
+use super::{Deadlines, ListQuery, Listener, LockStore, ScanSteps, StoreHealth, StoreResult};
 use crate::domain::{
     Acquired, Attempt, Claim, Evicted, Listing, LockName, LockNames, LockView, QueueRequest,
     Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
@@ -250,6 +250,10 @@ impl LockStore for RedisStore {
                 .max(),
             findings,
             held_locks: last_health.held_locks,
+            scan_steps: ScanSteps {
+                listings: self.pace.steps(),
+                counts: self.count_pace.steps(),
+            },
             clock_offset_ms: contacted.then_some(clock_offset_ms),
             pool: Some(self.pool_health()),
             disk: None,

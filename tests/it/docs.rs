@@ -5,6 +5,7 @@ mod links;
 mod redis_user;
 mod reference;
 pub(crate) mod shell;
+mod shown_by;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -31,6 +31,7 @@ pub(in crate::service) struct StoreMetrics {
     recovering: Gauge,
     clock_offset: Gauge,
     held_locks: Gauge,
+    scan_steps: Labelled<Counter>,
     pool: PoolMetrics,
     file_bytes: Gauge,
     disk_full: Gauge,
@@ -170,6 +171,10 @@ impl StoreMetrics {
                 "leasehold_held_locks",
                 "Locks held in the store at the last count. Every process reports the same: use max, not sum.",
             ),
+            scan_steps: Labelled::new(&["listing", "count"], |work| {
+                let help = "Steps of this process that visited all locks; each keeps the store busy for a fraction of a millisecond.";
+                registry.counter("leasehold_store_scan_steps_total", help, &[("work", work)])
+            }),
             pool: PoolMetrics::new(registry),
             file_bytes: gauge(
                 "leasehold_store_file_bytes",
@@ -252,6 +257,8 @@ impl StoreMetrics {
         self.mismatches.absolute(health.response_mismatches);
         self.fencing_regressions
             .absolute(health.fencing_regressions);
+        self.scan_steps["listing"].absolute(health.scan_steps.listings);
+        self.scan_steps["count"].absolute(health.scan_steps.counts);
         if let Some(held) = health.held_locks {
             self.held_locks.set(held as f64);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Core, merge};
 use crate::domain::duration;
 use crate::store::memory::wall_time;
-use crate::store::{Finding, NodeHealth, PoolHealth, StoreHealth};
+use crate::store::{Finding, NodeHealth, PoolHealth, ScanSteps, StoreHealth};
 
 impl Core {
     pub(super) fn health(&self) -> StoreHealth {
@@ -41,6 +41,13 @@ impl Core {
                 majority,
                 healths.iter().filter_map(|health| health.held_locks),
             ),
+            scan_steps: ScanSteps {
+                listings: healths
+                    .iter()
+                    .map(|health| health.scan_steps.listings)
+                    .sum(),
+                counts: healths.iter().map(|health| health.scan_steps.counts).sum(),
+            },
             clock_offset_ms: healths
                 .iter()
                 .filter_map(|health| health.clock_offset_ms)

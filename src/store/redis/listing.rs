@@ -1,7 +1,8 @@
 //! Work that visits every lock: listings, the count of held locks, and corrections after a clock that was set back. It
 //! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests. SCAN visits all keys of the
-//! database, also those of others.
+//! database, also those of others; `progress` knows when they are too many.
 
+mod progress;
 mod snapshots;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use futures_util::future::select_all;
 use redis::Cmd;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use progress::ScanProgress;
 pub(super) use snapshots::Snapshots;
 use snapshots::{Snapshot, SnapshotNames};
 
@@ -24,15 +26,16 @@ use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::pace::Pace;
 use crate::store::{Deadlines, Fault, ListQuery, StoreError};
 
-/// How many keys one step of a scan visits; a step keeps Redis busy for less than half a millisecond.
-const SCAN_STEP: usize = 200;
+/// How many keys one step of a scan visits: few, because a request of anybody may have to wait for the whole step. Without
+/// foreign keys a step takes longer, because it reads what it finds.
+const SCAN_STEP: usize = 100;
 /// How often a scan begins anew because slots of a cluster have moved meanwhile.
 const ROUNDS_MAX: usize = 5;
 /// How long a scan waits for the slots of locks that are on their way, and how often it looks.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MOVE_PAUSE: Duration = Duration::from_millis(100);
 /// How many locks one step reads in full.
-const PAGE_STEP: usize = 32;
+const PAGE_STEP: usize = 16;
 /// Held locks are counted at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 /// How long a count may take: at its pace, a thousand million keys.
@@ -217,6 +220,7 @@ impl RedisStore {
     ) -> Result<u64, StoreError> {
         let pattern = keys::lock_pattern(prefix);
         let (mut cursor, mut held) = (0, 0);
+        let mut progress = ScanProgress::begin();
         loop {
             let request = ScriptRequest::new(&scripts::SCAN);
             let step = async {
@@ -237,6 +241,7 @@ impl RedisStore {
             if scanned.next == 0 {
                 return Ok(held);
             }
+            progress.step(scanned.total, deadlines.end)?;
             cursor = scanned.next;
         }
     }

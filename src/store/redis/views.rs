@@ -45,6 +45,8 @@ pub(super) fn evicted(mut reply: Reply) -> Result<InTime<Eviction>, Malformed> {
 pub(super) struct Scanned {
     /// The cursor of the next step; 0 if this was the last.
     pub(super) next: u64,
+    /// How many keys the database has, also those of others.
+    pub(super) total: u64,
     /// How many of the visited locks are held.
     pub(super) held: u64,
     pub(super) keys: Vec<Vec<u8>>,
@@ -88,6 +90,7 @@ pub(super) fn scanned(mut reply: Reply) -> Result<(Scanned, Option<Duration>), M
     let worked = worked(&mut reply)?;
     let scanned = Scanned {
         next: reply.number()?,
+        total: reply.number()?,
         held: reply.number()?,
         keys: reply.keys()?,
     };

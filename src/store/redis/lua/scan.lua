@@ -1,8 +1,8 @@
 -- Finds locks that are held or waited for, a bounded number of keys at a time.
 -- KEYS: node
 -- ARGV: request, cursor, pattern, count, reads_at_once
--- Returns: request, us that it took, next cursor ('0' at the end), how many of the locks visited are held, then the
---   keys found
+-- Returns: request, us that it took, next cursor ('0' at the end), how many keys there are of anybody, how many of the
+--   locks visited are held, then the keys found
 -- include: clock state
 -- SCAN names no key, so the key of a slot of the node is declared: another node of a cluster refuses the script.
 local node = KEYS[1]
@@ -10,7 +10,7 @@ local request, cursor, pattern, count, reads_at_once = ARGV[1], ARGV[2], ARGV[3]
 
 local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local keys, held = found[2], 0
-local answer = { request, 0, found[1], 0 }
+local answer = { request, 0, found[1], call('DBSIZE'), 0 }
 -- MGET returns nil for a hash, where GET would fail.
 local records = keys[1] and reads_at_once == '1' and call('MGET', unpack(keys)) or {}
 for index, key in ipairs(keys) do
@@ -31,5 +31,5 @@ for index, key in ipairs(keys) do
         answer[#answer + 1] = key
     end
 end
-answer[2], answer[4] = took(), held
+answer[2], answer[5] = took(), held
 return answer
