@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
@@ -339,18 +339,27 @@ impl Peers {
     }
 
     fn limits_of(&self, ip: IpAddr) -> Arc<PeerLimits> {
-        // Poisoning is harmless: a map of weak references is valid after a panic.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let key = network_of(ip);
-        if let Some(limits) = known.peers.get(&key).and_then(Weak::upgrade) {
+        if let Some(limits) = self.known().peers.get(&key).and_then(Weak::upgrade) {
             return limits;
+        }
+        // Allocated while no other peer waits for the map.
+        let limits = self.shares.limits();
+        let mut known = self.known();
+        // Another connection of the peer may have come first; both have one share.
+        if let Some(earlier) = known.peers.get(&key).and_then(Weak::upgrade) {
+            return earlier;
         }
         if known.peers.len() >= known.sweep_at {
             known.peers.retain(|_, limits| limits.strong_count() > 0);
             known.sweep_at = 2 * known.peers.len().max(SWEEP_MIN);
         }
-        let limits = self.shares.limits();
         known.peers.insert(key, Arc::downgrade(&limits));
         limits
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownPeers> {
+        // Poisoning is harmless: a map of weak references is valid after a panic.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
