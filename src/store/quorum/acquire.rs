@@ -36,6 +36,8 @@ enum RoundEnd {
     Answered(Acquired),
     /// Nothing has a majority, or the claim has lost what it had. What to answer if it is so in the last round too.
     Lost(Option<Acquired>),
+    /// The claim may hold the locks already.
+    Unclear,
 }
 
 impl Core {
@@ -64,7 +66,8 @@ impl Core {
             match self.round(&ask).await {
                 Ok(RoundEnd::Granted(granted)) => return Ok(Acquired::Granted(granted)),
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
-                Ok(RoundEnd::Lost(answer)) => last = answer,
+                Ok(RoundEnd::Lost(answer)) => last = answer.map(Ok),
+                Ok(RoundEnd::Unclear) => last = Some(Err(may_hold())),
                 // Nothing was granted. What the round before has found says more than that there was no time for this one.
                 Err(StoreError::Unavailable { .. })
                     if last.is_some() && Instant::now() >= deadline =>
@@ -76,16 +79,17 @@ impl Core {
             longest = longest.max(begun.elapsed());
             let pause = pauses.next(PAUSE_MIN, PAUSE_MAX);
             let pause = jittered(pause / 2) + up_to(pause);
-            // A round that has no time to end would leave it unclear whether the claim was granted. It may take longer than
-            // those before.
-            if Instant::now() + pause + longest * 2 > deadline {
+            // A round that has no time to end would leave it unclear whether the claim was granted, although it is known that
+            // it was not. It may take longer than those before.
+            let takes = last.as_ref().map_or(Duration::ZERO, |_| longest * 2);
+            if Instant::now() + pause + takes > deadline {
                 break;
             }
             sleep(pause).await;
         }
-        last.ok_or_else(|| {
+        last.unwrap_or_else(|| {
             let detail = "contenders have kept each other from a majority";
-            StoreError::unavailable(Fault::Busy, detail)
+            Err(StoreError::unavailable(Fault::Busy, detail))
         })
     }
 
@@ -124,6 +128,7 @@ impl Core {
             Verdict::Unplaced(_) => Ok(RoundEnd::Answered(waiting_at(&votes))),
             Verdict::Answered(answer) => Ok(RoundEnd::Answered(answer)),
             Verdict::Split(answer) => Ok(RoundEnd::Lost(Some(answer))),
+            Verdict::Unclear => Ok(RoundEnd::Unclear),
             Verdict::Failed(error) => Err(error),
         };
         round.roll_back(place);
@@ -172,6 +177,12 @@ impl Core {
         }
         Ok(None)
     }
+}
+
+/// The error of a claim that may hold its locks since an earlier request.
+fn may_hold() -> StoreError {
+    let detail = "a node that does not answer may have the claim's leases, so it may hold the locks already";
+    StoreError::unknown(Fault::Timeout, detail)
 }
 
 /// Whether the holder has something of its leases. The time counts from before the nodes were asked, and is checked after

@@ -54,6 +54,9 @@ pub(super) enum Verdict {
     /// There is a majority for nothing, because contenders have got some nodes each. Asked again later, nodes may answer
     /// otherwise; if not, this is the answer.
     Split(Acquired),
+    /// Nodes have its leases from before, and those that are silent may make them a majority. Asked again later, they may
+    /// answer; if not, the outcome is unknown.
+    Unclear,
     /// Too few nodes have answered.
     Failed(StoreError),
 }
@@ -97,10 +100,17 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
         };
         return Verdict::Failed(votes.no_majority(effect));
     }
+    if let Some(refused) = common_refusal(votes, &REFUSALS_OF_CLAIM, 1) {
+        return Verdict::Answered(refused);
+    }
+    let does_wait = waiting(votes).count() > 0;
+    if !does_wait && may_hold_already(votes) {
+        return Verdict::Unclear;
+    }
     if let Some(refused) = refusal_of_few(votes) {
         return Verdict::Answered(refused);
     }
-    if waiting(votes).count() > 0 {
+    if does_wait {
         return Verdict::Split(Acquired::Waiting(merged_waiting(votes)));
     }
     let blocked = blocked(votes);
@@ -149,12 +159,19 @@ fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
     merge::largest(granted(votes).map(fences))
 }
 
+/// Whether the claim may hold its locks since an earlier request: nodes have its leases from then, and with those that
+/// have not answered they would be a majority. What another node says against it may be left from before.
+fn may_hold_already(votes: &ByNode<Acquired>) -> bool {
+    let before = granted(votes).filter(|granted| granted.kind != GrantKind::New);
+    let (before, silent) = (before.count(), votes.0.len() - votes.received().count());
+    before > 0 && before + silent >= votes.majority()
+}
+
 /// The answer of fewer nodes than a majority to a claim that can be neither granted nor enqueued.
 fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
     // The other nodes cannot make up a majority of grants without these.
     let least = votes.received().count() + 1 - votes.majority();
-    common_refusal(votes, &REFUSALS_OF_CLAIM, 1)
-        .or_else(|| common_refusal(votes, &REFUSALS_OF_NODES, least))
+    common_refusal(votes, &REFUSALS_OF_NODES, least)
 }
 
 /// The first of these kinds of answers that at least `least` nodes give.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::join;
-use leasehold::domain::{Attempt, Claim, NotHolder};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, NotHolder};
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep};
 
@@ -121,4 +121,48 @@ async fn a_refusal_does_not_hide_a_later_round_that_may_have_granted() {
     process.meets(&[0, 1, 2], &Fate::Answered);
     process.settled().await;
     assert_eq!(process.held_at(&claim).await, [0], "it is rolled back");
+}
+
+/// It was granted by two nodes. One of these is silent now, and the third one has a contender.
+#[tokio::test(start_paused = true)]
+async fn a_holder_is_not_refused_while_a_silent_node_may_have_its_lease() {
+    for (silent, contended) in [(0, 1), (1, 0), (0, 2), (2, 1)] {
+        let process = Process::alone();
+        let claim = claim();
+        process.leave_at(contended, &rival(&claim)).await;
+        process.fixture.granted(&claim).await;
+        process.settled().await;
+        process.without(&[silent]);
+        let answer = process.acquire(&claim).await;
+        assert!(
+            matches!(answer, Err(StoreError::Unknown { .. })),
+            "{answer:?}"
+        );
+        process.without(&[]);
+        process.settled().await;
+        let answer = process.acquire(&claim).await;
+        assert!(
+            matches!(&answer, Ok(Acquired::Granted(granted)) if granted.kind == GrantKind::Replayed),
+            "{answer:?}"
+        );
+    }
+}
+
+/// The third node has kept the lease from before its renewal, and so remembers that it ran out.
+#[tokio::test(start_paused = true)]
+async fn a_holder_has_not_ended_while_a_silent_node_may_have_its_lease() {
+    for (silent, expired) in [(0, 1), (1, 0), (0, 2), (2, 1)] {
+        let process = Process::alone();
+        let claim = claim();
+        process.leave_at(expired, &for_short(&claim)).await;
+        process.fixture.outlast(SHORT).await;
+        process.fixture.granted(&claim).await;
+        process.settled().await;
+        process.without(&[silent]);
+        let answer = process.acquire(&claim).await;
+        assert!(
+            matches!(answer, Err(StoreError::Unknown { .. })),
+            "{answer:?}"
+        );
+    }
 }
