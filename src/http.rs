@@ -135,6 +135,7 @@ fn open(app: &App) -> Router<App> {
         .route(Route::Docs.pattern(), get(pages::redirect))
         .route("/docs/", get(pages::asset))
         .route("/docs/{*asset}", get(pages::asset))
+        .merge(pages::ui())
         .route(Route::Problems.pattern(), get(problem::code::list))
         .route(Route::Problem.pattern(), get(problem::code::page))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())

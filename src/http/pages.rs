@@ -1,9 +1,10 @@
 //! `/version`: the build. `/openapi.json` and `/docs`: the document, and Swagger UI embedded in the binary. Also what pages
-//! for people may load: nothing from another host. `/` is in `index`.
+//! for people may load: nothing from another host. `/` is in `index`, `/ui` in `ui`.
 //!
 //! All responses with a file share its bytes: with a copy for each, a client that reads nothing could fill the memory.
 
 mod index;
+mod ui;
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -25,6 +26,7 @@ use super::openapi;
 use super::problem::Problem;
 use super::wire::json;
 pub(super) use index::{Index, IndexPages, index};
+pub(super) use ui::ui;
 
 /// A page that is only text: it loads nothing and sends nothing.
 pub(super) const TEXT_ONLY: &str =

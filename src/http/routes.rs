@@ -44,6 +44,8 @@ pub enum Route {
     OpenApi,
     /// Swagger UI.
     Docs,
+    /// The locks, on a page for people.
+    Ui,
     /// All problems.
     Problems,
     /// One problem.
@@ -52,7 +54,7 @@ pub enum Route {
 
 impl Route {
     /// Every route.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Lock,
         Self::Locks,
         Self::Events,
@@ -65,6 +67,7 @@ impl Route {
         Self::Version,
         Self::OpenApi,
         Self::Docs,
+        Self::Ui,
         Self::Problems,
         Self::Problem,
     ];
@@ -85,6 +88,7 @@ impl Route {
             Self::Metrics => "/metrics",
             Self::OpenApi => "/openapi.json",
             Self::Docs => "/docs",
+            Self::Ui => "/ui",
             Self::Problems => "/problems",
             Self::Problem => "/problems/{code}",
         }
@@ -112,6 +116,7 @@ impl Route {
             | Self::Version
             | Self::OpenApi
             | Self::Docs
+            | Self::Ui
             | Self::Problems
             | Self::Problem => true,
         }
@@ -129,6 +134,7 @@ impl Route {
             _ if is_below("/problems/") => Self::Problem,
             "/problems/" => Self::Problems,
             _ if path.starts_with("/docs/") => Self::Docs,
+            _ if path.starts_with("/ui/") => Self::Ui,
             _ => return Self::ALL.into_iter().find(|route| route.template() == path),
         })
     }
@@ -239,6 +245,7 @@ mod tests {
             ("/locks//", Route::Lock),
             ("/docs/", Route::Docs),
             ("/docs/index.html", Route::Docs),
+            ("/ui/ui.js", Route::Ui),
             ("/problems/", Route::Problems),
         ] {
             assert_eq!(Route::of(path), Some(route), "{path}");

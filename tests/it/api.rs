@@ -29,6 +29,7 @@ mod store_faults;
 mod streams;
 pub(crate) mod support;
 mod terraform;
+mod ui;
 mod values;
 mod vanished;
 mod waiting;

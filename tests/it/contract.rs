@@ -60,7 +60,8 @@ on_every_store! {
         a_replay_returns_the_same_lease
         a_replay_does_not_extend_the_lease
         a_replay_for_less_depth_changes_nothing
-        simultaneous_requests_for_one_claim_make_one_grant;
+        simultaneous_requests_for_one_claim_make_one_grant
+        a_grant_repeated_by_its_own_attempt_is_a_grant;
     reentry:
         a_larger_hold_count_holds_at_exactly_that_depth
         a_re_entry_leaves_the_time_of_the_lease_alone

@@ -51,6 +51,14 @@ pub(super) fn operations() -> Vec<Described> {
         get(Route::OpenApi, plain("openapi", "This document", document)),
         get(Route::Docs, docs()),
         get(
+            Route::Ui,
+            plain(
+                "ui",
+                "The locks, on a page for people",
+                text("The page.", "text/html"),
+            ),
+        ),
+        get(
             Route::Problems,
             plain("list_problems", "What each problem means", pages),
         ),

@@ -37,6 +37,8 @@ pub(in crate::http) struct Index {
     locks: &'static str,
     /// Lock events, as a stream.
     events: &'static str,
+    /// The locks, on a page for people.
+    ui: &'static str,
     /// Interactive documentation.
     docs: &'static str,
     /// The OpenAPI document.
@@ -70,6 +72,7 @@ impl IndexPages {
             version,
             locks: Route::Locks.template(),
             events: Route::Events.template(),
+            ui: Route::Ui.template(),
             docs: Route::Docs.template(),
             openapi: Route::OpenApi.template(),
             problems: Route::Problems.template(),

@@ -152,17 +152,20 @@ impl Table {
 
     /// Answers a claim that already holds all of its locks, in its mode.
     fn replay(&mut self, claim: &KeyedClaim<'_>, attempt: Attempt, now: StoreTime) -> Acquired {
-        let mut is_deeper = false;
+        let (mut is_deeper, mut is_repeated) = (false, false);
         let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());
         for key in claim.keys.iter() {
             let lock = self.locks.get_mut(&key.name);
             if let Some(record) = lock.and_then(|(_, lock)| lock.leases.get_mut(key.claim)) {
+                is_repeated |= record.receivers.unacknowledged() == Some(attempt);
                 is_deeper |= record.replay(claim, attempt);
                 self.effects.lease_changed(&key.name, key.claim);
                 leases.push(record.lease(now));
             }
         }
         let kind = match is_deeper {
+            // The first answer to this same attempt was lost.
+            _ if is_repeated => GrantKind::New,
             true => GrantKind::Reentered,
             false => GrantKind::Replayed,
         };

@@ -70,7 +70,14 @@ async fn a_page_of_another_site_neither_changes_nor_sees_locks() {
 #[tokio::test]
 async fn a_link_on_another_site_leads_to_pages_and_probes() {
     let api = on_loopback().await;
-    for path in ["/", "/livez", "/readyz", "/docs/", "/problems/lock_held"] {
+    for path in [
+        "/",
+        "/livez",
+        "/readyz",
+        "/docs/",
+        "/ui",
+        "/problems/lock_held",
+    ] {
         for mark in marks() {
             let request = mark(local(get(path))).header("sec-fetch-mode", "navigate");
             assert_eq!(api.send(request).await.status, 200, "{path}");
@@ -201,6 +208,7 @@ async fn our_pages_load_nothing_from_elsewhere_and_are_shown_in_no_frame() {
     let api = Api::new().await;
     for (page, scripts) in [
         (get("/docs/"), "script-src 'self'"),
+        (get("/ui"), "script-src 'self'"),
         (
             get("/problems/lock_held").header("accept", "text/html"),
             "default-src 'none'",

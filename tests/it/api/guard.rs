@@ -119,6 +119,7 @@ async fn probes_and_documents_stay_open() {
         "/version",
         "/openapi.json",
         "/docs/",
+        "/ui",
         "/problems",
     ] {
         assert_eq!(api.send(get(path)).await.status, 200, "{path}");

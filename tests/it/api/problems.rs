@@ -46,6 +46,8 @@ async fn a_method_that_does_not_exist_is_405_and_lists_those_that_do() {
         "/docs",
         "/docs/",
         "/docs/x.js",
+        "/ui",
+        "/ui/ui.js",
         "/problems",
         "/problems/lock_held",
     ];

@@ -1,8 +1,11 @@
 //! Contract tests of replay: repeating the acquire of a claim that holds changes nothing.
 
-use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Lease};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Granted, Lease};
 
-use crate::support::fixture::{Fixture, LONG, SHORT, at_depth, claim, only, owner, ttl};
+use super::taking_over::{of_every_kind, without_stream};
+use crate::support::fixture::{
+    Fixture, LONG, SHORT, at_depth, claim, leases_granted, only, owner, rival, ttl,
+};
 
 /// Acquires, and fails unless it is a replay.
 pub(super) async fn replayed(fixture: &Fixture, claim: &Claim) -> Lease {
@@ -83,4 +86,35 @@ pub(super) async fn simultaneous_requests_for_one_claim_make_one_grant(fixture: 
     assert_eq!(granted, 1);
     fences.dedup();
     assert_eq!(fences.len(), 1, "one lease has one fence: {fences:?}");
+}
+
+/// The first answer was lost with its connection, and the request repeated: the client has had no answer, so it must not
+/// be told of a replay.
+pub(super) async fn a_grant_repeated_by_its_own_attempt_is_a_grant(fixture: &Fixture) {
+    for claim in of_every_kind(None) {
+        for claim in [claim.clone(), without_stream(&claim), at_depth(&claim, 3)] {
+            let claim = rival(&claim);
+            let attempt = Attempt::random();
+            let first = fixture.attempt(&claim, attempt).await;
+            let repeated = fixture.attempt(&claim, attempt).await;
+            let kinds = [&first, &repeated].map(|it| it.as_ref().ok()?.kind());
+            assert_eq!(kinds, [Some(GrantKind::New); 2], "{first:?}, {repeated:?}");
+            let fences = |answer: Result<Acquired, _>| {
+                let leases = leases_granted(answer.expect("it is a grant"));
+                let of_lease = |lease: &Lease| (lease.holder.fence, lease.holder.hold_count);
+                leases.iter().map(of_lease).collect::<Vec<_>>()
+            };
+            assert_eq!(fences(first), fences(repeated));
+            // The answer of another attempt has arrived in between.
+            let replayed = fixture.acquire(&claim).await;
+            assert_eq!(replayed.kind(), Some(GrantKind::Replayed), "{replayed:?}");
+            let late = fixture.attempt(&claim, attempt).await;
+            assert_eq!(
+                late.as_ref().ok().and_then(Acquired::kind),
+                Some(GrantKind::Replayed),
+                "{late:?}"
+            );
+            fixture.release_all(&claim).await;
+        }
+    }
 }

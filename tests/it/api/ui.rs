@@ -1,0 +1,131 @@
+//! The page at `/ui`: what it loads, what its script asks for, and what the script must never use.
+
+use leasehold::http::openapi;
+use serde_json::Value;
+
+use super::support::{Api, get};
+
+async fn text_of(path: &str, content_type: &str) -> String {
+    let answer = Api::new().await.send(get(path)).await;
+    assert_eq!(answer.status, 200, "{path}");
+    assert_eq!(answer.header("content-type"), content_type);
+    assert_eq!(answer.header("cache-control"), "no-store");
+    answer.text().to_owned()
+}
+
+async fn script() -> String {
+    text_of("/ui/ui.js", "text/javascript; charset=utf-8").await
+}
+
+#[tokio::test]
+async fn the_page_loads_its_own_files_alone_and_has_no_script_or_style_within() {
+    let page = text_of("/ui", "text/html; charset=utf-8").await;
+    text_of("/ui/ui.css", "text/css; charset=utf-8").await;
+    script().await;
+    let tags: Vec<_> = page.split('<').collect();
+    let scripts = tags.iter().filter(|tag| tag.starts_with("script"));
+    assert_eq!(
+        scripts.collect::<Vec<_>>(),
+        [&"script defer src=\"ui/ui.js\">"]
+    );
+    let loaded = tags
+        .iter()
+        .filter_map(|tag| tag.split_once("href=\""))
+        .filter_map(|(_, rest)| rest.split('"').next());
+    assert_eq!(loaded.collect::<Vec<_>>(), ["data:,", "ui/ui.css"]);
+    for refused in ["//", "<style", " style=", " on", "action="] {
+        let tag = tags.iter().find(|tag| {
+            let tag = format!("<{}", tag.split('>').next().unwrap_or_default());
+            tag.contains(refused)
+        });
+        assert_eq!(tag, None, "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_else_is_below_the_page() {
+    let api = Api::new().await;
+    for path in ["/ui/", "/ui/ui.html", "/ui/x", "/ui/../locks"] {
+        assert_eq!(api.send(get(path)).await.status, 404, "{path}");
+    }
+}
+
+/// Every request goes through `ask`, whose first arguments are the method and the path of the document.
+#[tokio::test]
+async fn every_request_of_the_script_is_in_the_document() {
+    let script = script().await;
+    assert_eq!(script.matches("fetch(").count(), 1);
+    let document: Value = serde_json::from_str(&openapi::json()).expect("JSON");
+    let mut requests: Vec<_> = Vec::new();
+    for call in script
+        .split("ask(")
+        .skip(1)
+        .filter(|call| !call.starts_with("method, path"))
+    {
+        let mut texts = call.split('"');
+        let (Some(""), Some(method), Some(", "), Some(path)) =
+            (texts.next(), texts.next(), texts.next(), texts.next())
+        else {
+            panic!("a request that is not written out: {}", &call[..40]);
+        };
+        let operation = &document["paths"][path][method.to_lowercase()];
+        assert!(operation.is_object(), "{method} {path}");
+        requests.push(format!("{method} {path}"));
+    }
+    requests.sort_unstable();
+    requests.dedup();
+    let expected = [
+        "DELETE /locks/{name}",
+        "GET /locks",
+        "GET /locks/{name}",
+        "GET /readyz",
+        "GET /version",
+    ];
+    assert_eq!(requests, expected);
+}
+
+/// Names, owners and metadata are text from clients, and the key must not outlive the page.
+#[tokio::test]
+async fn the_script_makes_no_markup_of_text_and_stores_nothing() {
+    let script = script().await;
+    for refused in [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "DOMParser",
+        "eval(",
+        "Function(",
+        "setAttribute",
+        "localStorage",
+        "sessionStorage",
+        "indexedDB",
+        "cookie",
+        "location",
+        "history",
+        "//cdn",
+        "http://",
+        "https://",
+        "import",
+    ] {
+        assert!(!script.contains(refused), "{refused}");
+    }
+}
+
+/// A script that asks for a part that the page does not have would stop.
+#[tokio::test]
+async fn the_page_has_every_part_that_the_script_asks_for() {
+    let (page, script) = (
+        text_of("/ui", "text/html; charset=utf-8").await,
+        script().await,
+    );
+    let mut count = 0;
+    for before in ["part(\"", "onSubmit(\""] {
+        for rest in script.split(before).skip(1) {
+            let id = rest.split('"').next().unwrap_or_default();
+            assert!(page.contains(&format!(" id=\"{id}\"")), "{id}");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+}
