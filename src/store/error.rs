@@ -99,7 +99,7 @@ pub enum Fault {
     Unreplicated,
     /// The store is starting or busy with a script.
     Busy,
-    /// The store has so many keys of others that a listing cannot end in time.
+    /// The database has so many keys, of whomever, that a listing cannot end in time.
     Crowded,
     /// The store is out of memory.
     Full,

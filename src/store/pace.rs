@@ -78,9 +78,14 @@ impl Pace {
         // Cancellation safety: a step whose caller is gone has used its full time.
         *turn = Some(rested + STEP_MAX * self.share);
         let (answer, worked) = step.await?;
-        let worked = worked.unwrap_or_else(|| began.elapsed()).min(STEP_MAX);
-        *turn = Some(rested + worked * self.share);
+        let worked = worked.unwrap_or_else(|| began.elapsed());
+        *turn = Some(rested + self.time_for(worked));
         Ok(answer)
+    }
+
+    /// How long the steps of all callers have to take together, for one of which the store worked so long.
+    pub(super) fn time_for(&self, worked: Duration) -> Duration {
+        worked.min(STEP_MAX) * self.share
     }
 }
 

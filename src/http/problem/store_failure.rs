@@ -73,7 +73,7 @@ fn what_failed(fault: Fault) -> &'static str {
         Fault::Unreplicated => "too few replicas of the store confirm what is written to it",
         Fault::Busy => "the store is starting or busy",
         Fault::Crowded => {
-            "the store has too many keys of other programs to list locks; give Leasehold a database of its own"
+            "the database of the store has too many keys to list locks; if some are of other programs, give Leasehold a database of its own"
         }
         Fault::Full => {
             "the store has no room for another claim; leases can be renewed and released"

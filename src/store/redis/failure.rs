@@ -230,7 +230,7 @@ impl Failure {
             Fault::ReadOnly => "it takes no writes: it lacks replicas, or cannot write to its disk",
             Fault::Unreplicated => return self.detail.clone(),
             Fault::Busy => "it is starting, or busy with a script",
-            Fault::Crowded => "it has too many keys of other programs",
+            Fault::Crowded => "its database has too many keys",
             Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",
             Fault::Corrupt => "its answer is invalid; the log has it",

@@ -38,7 +38,7 @@ const MOVE_PAUSE: Duration = Duration::from_millis(100);
 const PAGE_STEP: usize = 16;
 /// Held locks are counted at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
-/// How long a count may take: at its pace, a thousand million keys.
+/// How long a count may take: at its pace, some hundred million keys.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// How many keys or holders one step checks after the clock was set back; each may take a few commands.
 const SHIFT_STEP: usize = 50;
@@ -220,7 +220,7 @@ impl RedisStore {
     ) -> Result<u64, StoreError> {
         let pattern = keys::lock_pattern(prefix);
         let (mut cursor, mut held) = (0, 0);
-        let mut progress = ScanProgress::begin();
+        let mut progress = ScanProgress::default();
         loop {
             let request = ScriptRequest::new(&scripts::SCAN);
             let step = async {
@@ -232,16 +232,18 @@ impl RedisStore {
                     command
                 };
                 let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
-                node.run(request, deadline, tries, command, views::scanned)
-                    .await
+                let answer = node.run(request, deadline, tries, command, views::scanned);
+                let (scanned, took) = answer.await?;
+                Ok(((scanned, took), took))
             };
-            let scanned: Scanned = pace.step(deadlines.end, step).await?;
+            let (scanned, took): (Scanned, _) = pace.step(deadlines.end, step).await?;
             held += scanned.held;
             scanned.keys.iter().for_each(|key| each(key));
             if scanned.next == 0 {
                 return Ok(held);
             }
-            progress.step(scanned.total, deadlines.end)?;
+            let took = pace.time_for(took.unwrap_or_default());
+            progress.step(scanned.total, took, deadlines.end)?;
             cursor = scanned.next;
         }
     }

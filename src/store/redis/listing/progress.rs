@@ -12,33 +12,36 @@ use crate::store::{Fault, StoreError};
 const STEPS_JUDGED: u32 = 50;
 
 /// How far a scan has come.
+#[derive(Default)]
 pub(super) struct ScanProgress {
-    began: Instant,
     steps: u32,
+    /// How long its steps have taken at their pace. Neither what other scans have taken nor a pause of the network is in
+    /// it: both may be over soon.
+    took: Duration,
 }
 
 impl ScanProgress {
-    pub(super) fn begin() -> Self {
-        let began = Instant::now();
-        Self { began, steps: 0 }
-    }
-
-    /// Notes a step that has found this many keys in the database.
+    /// Notes a step that took so long at its pace, and found this many keys in the database.
     ///
     /// # Errors
     /// The keys are so many that the scan would not be over at `end`, not even half as fast again as until now.
-    pub(super) fn step(&mut self, keys: u64, end: Instant) -> Result<(), StoreError> {
+    pub(super) fn step(
+        &mut self,
+        keys: u64,
+        took: Duration,
+        end: Instant,
+    ) -> Result<(), StoreError> {
         self.steps += 1;
-        let steps = keys / SCAN_STEP as u64;
-        let took = self.began.elapsed();
-        let all = took.as_secs_f64() / f64::from(self.steps) * steps as f64;
-        let left = Duration::try_from_secs_f64(all / 1.5).unwrap_or(Duration::MAX);
-        if self.steps < STEPS_JUDGED || self.began.checked_add(left).is_some_and(|at| at <= end) {
+        self.took += took;
+        let steps_left = (keys / SCAN_STEP as u64).saturating_sub(u64::from(self.steps));
+        let left = self.took.as_secs_f64() / f64::from(self.steps) * steps_left as f64 / 1.5;
+        let has_time = end.saturating_duration_since(Instant::now()).as_secs_f64() >= left;
+        if self.steps < STEPS_JUDGED || has_time {
             return Ok(());
         }
         let detail = format!(
             "to list locks, {keys} keys would have to be visited in the share of the time of Redis that listings have; \
-             give Leasehold a database of its own"
+             if some are of other programs, give Leasehold a database of its own"
         );
         Err(StoreError::unavailable(Fault::Crowded, detail))
     }
@@ -48,13 +51,16 @@ impl ScanProgress {
 mod tests {
     use super::*;
 
+    const MILLI: Duration = Duration::from_millis(1);
+    const KEYS: u64 = 10_000 * SCAN_STEP as u64;
+
     /// How many of its steps a scan makes if each takes a millisecond.
-    async fn steps_made(keys: u64, timeout: Duration) -> u64 {
-        let (mut progress, end) = (ScanProgress::begin(), Instant::now() + timeout);
-        let steps = keys / SCAN_STEP as u64;
+    async fn steps_made(timeout: Duration) -> u64 {
+        let (mut progress, end) = (ScanProgress::default(), Instant::now() + timeout);
+        let steps = KEYS / SCAN_STEP as u64;
         for step in 1..=steps {
-            tokio::time::advance(Duration::from_millis(1)).await;
-            if progress.step(keys, end).is_err() {
+            tokio::time::advance(MILLI).await;
+            if progress.step(KEYS, MILLI, end).is_err() {
                 return step;
             }
         }
@@ -63,9 +69,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_scan_that_cannot_end_in_time_is_given_up_and_soon() {
-        let keys = 10_000 * SCAN_STEP as u64;
-        assert_eq!(steps_made(keys, Duration::from_secs(10)).await, 10_000);
-        assert_eq!(steps_made(keys, Duration::from_secs(7)).await, 10_000);
-        assert_eq!(steps_made(keys, Duration::from_secs(5)).await, 50);
+        let seconds = Duration::from_secs;
+        assert_eq!(steps_made(seconds(10)).await, 10_000);
+        assert_eq!(steps_made(seconds(5)).await, 50);
+        let late = steps_made(seconds(8)).await;
+        assert!((1_000..9_000).contains(&late), "{late}");
+    }
+
+    /// Those that wait beside it, and a pause of Redis or of the network, say nothing about the rest of the scan.
+    #[tokio::test(start_paused = true)]
+    async fn a_scan_that_began_slowly_goes_on() {
+        let (mut progress, end) = (ScanProgress::default(), Instant::now() + MILLI * 20_000);
+        tokio::time::advance(MILLI * 5_000).await;
+        for _ in 0..100 {
+            progress.step(KEYS, MILLI, end).expect("there is time");
+        }
     }
 }
