@@ -10,6 +10,7 @@ mod background;
 mod events;
 mod held;
 mod hold;
+mod hold_observer;
 mod lease_counts;
 mod listed_holders;
 mod local_waiters;
@@ -32,8 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
 use crate::domain::{
-    Claim, Fence, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, RollbackRight,
-    Token,
+    Claim, Listing, LockName, LockNames, LockView, RenewOptions, Renewed, RollbackRight, Token,
 };
 use crate::limits::{Gate, LeaseBudget, Slot};
 use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
@@ -45,6 +45,7 @@ pub use events::EncodedEvent;
 use events::{EventLog, StoreListener};
 use held::HeldByStreams;
 pub use hold::{Hold, HoldEvent};
+pub use hold_observer::HoldObserver;
 use listed_holders::ListedHolders;
 use local_waiters::LocalWaiters;
 use metrics::LockMetrics;
@@ -228,14 +229,14 @@ impl LockService {
     /// # Cancel safety
     /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
-        self.hold_until(claim, wait, pending(), |_| {})
+        self.hold_until(claim, wait, pending(), ())
     }
 
     /// Like [`Self::hold`], until `revoked` completes. From then on a waiting claim is not granted, and a lease is not
     /// renewed. The lease is not released either: its holder may be in the middle of its work, and has the time until the
     /// lease expires to stop.
     ///
-    /// `released` gets the fencing token of the lease, once the store has released it because the stream has closed.
+    /// `observer` is told of the grant and of the release, whatever the client reads of the stream.
     ///
     /// # Cancel safety
     /// As [`Self::hold`].
@@ -244,11 +245,11 @@ impl LockService {
         claim: Arc<Claim>,
         wait: Option<Duration>,
         revoked: impl Future<Output = ()> + Send + 'static,
-        released: impl FnOnce(Fence) + Send + 'static,
+        observer: impl HoldObserver,
     ) -> Hold {
         let request = Request::new(&self.inner, claim, self.slot.clone());
         let revocation = Revocation::new(revoked);
-        self.inner.hold(request, wait, revocation, released)
+        self.inner.hold(request, wait, revocation, observer)
     }
 
     /// Events of locks from now on, or since the event `after`. The stream has every event that begins after this

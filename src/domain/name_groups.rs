@@ -17,7 +17,7 @@ impl NameGroups {
     /// Parses patterns that are separated by commas.
     ///
     /// # Errors
-    /// There are too many, or one of them matches no name, or is given twice.
+    /// There are too many, or one of them matches no name, only one name, or no name that an earlier one leaves.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut patterns: Vec<String> = Vec::new();
         for pattern in text.split(',').map(str::trim).filter(|it| !it.is_empty()) {
@@ -31,8 +31,20 @@ impl NameGroups {
                     "\"{pattern}\" matches no name; write one like jobs/*, or tenant/*/billing"
                 ));
             }
-            if patterns.iter().any(|known| known == pattern) {
-                return Err(format!("has {pattern} twice"));
+            if !pattern.split('/').any(|segment| segment == WILDCARD) {
+                return Err(format!(
+                    "\"{pattern}\" has no *, so the name of a lock would be a label; write one like {pattern}/*"
+                ));
+            }
+            // A * of the later pattern is a segment like any other here, which only a * of the earlier one matches.
+            if let Some(earlier) = patterns.iter().find(|earlier| matches(earlier, pattern)) {
+                return Err(match earlier == pattern {
+                    true => format!("has {pattern} twice"),
+                    false => format!(
+                        "\"{pattern}\" would never count, because \"{earlier}\" before it matches the same names; put \
+                         \"{pattern}\" first"
+                    ),
+                });
             }
             patterns.push(pattern.to_owned());
         }
@@ -91,9 +103,11 @@ mod tests {
 
     #[test]
     fn a_name_is_in_the_first_group_whose_pattern_it_matches() {
-        let groups = NameGroups::parse("jobs/nightly, jobs/*,tenant/*/billing").expect("valid");
+        let groups = NameGroups::parse("jobs/nightly/*, jobs/*,tenant/*/billing");
+        let groups = groups.expect("valid");
         for (name, group) in [
-            ("jobs/nightly", "jobs/nightly"),
+            ("jobs/nightly/a", "jobs/nightly/*"),
+            ("jobs/nightly", "jobs/*"),
             ("jobs/a", "jobs/*"),
             ("jobs/a/b", "jobs/*"),
             ("jobs", "other"),
@@ -108,12 +122,55 @@ mod tests {
 
     #[test]
     fn what_matches_no_name_is_refused() {
-        for text in ["/jobs", "jobs//x", "jobs/ä", "a/../b", "other", "a,b,a"] {
+        for text in [
+            "/jobs",
+            "jobs//x",
+            "jobs/ä",
+            "a/../b",
+            "other",
+            "a/*,b/*,a/*",
+        ] {
             assert!(NameGroups::parse(text).is_err(), "{text}");
         }
         let most: Vec<_> = (0..NameGroups::MAX).map(|it| format!("g{it}/*")).collect();
         assert!(NameGroups::parse(&most.join(",")).is_ok());
-        assert!(NameGroups::parse(&format!("{},more", most.join(","))).is_err());
+        let problem =
+            NameGroups::parse(&format!("{},more/*", most.join(","))).expect_err("too many");
+        assert!(problem.contains("51 groups"), "{problem}");
         assert!(NameGroups::parse(" , ").is_ok_and(|groups| groups.is_empty()));
+    }
+
+    #[test]
+    fn the_name_of_a_lock_is_no_group() {
+        for text in ["jobs", "jobs/nightly", "jobs/*,jobs/nightly"] {
+            let problem = NameGroups::parse(text).expect_err(text);
+            assert!(problem.contains("has no *"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_group_of_which_an_earlier_one_takes_every_name_is_refused() {
+        for (earlier, later) in [
+            ("*", "jobs/*"),
+            ("jobs/*", "jobs/nightly/*"),
+            ("jobs/*", "jobs/*/billing"),
+            ("*/*", "jobs/*"),
+            ("*/a", "*/a"),
+            ("tenant/*/b/*", "tenant/7/b/*"),
+            ("*/*/c", "a/*/c"),
+        ] {
+            let problem = NameGroups::parse(&format!("x/*,{earlier},{later}"));
+            let problem = problem.expect_err(later);
+            assert!(
+                problem.contains(earlier) && problem.contains(later),
+                "{problem}"
+            );
+            let reversed = NameGroups::parse(&format!("{later},{earlier}"));
+            assert_eq!(reversed.is_ok(), earlier != later, "{later} first");
+        }
+        // The later one has names of its own.
+        for text in ["*/*,*", "*/b,a/*", "a/*/c,a/*", "a/b/*,a/*/c", "a/*,*/a"] {
+            assert!(NameGroups::parse(text).is_ok(), "{text}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use super::peers::TotalCount;
 use super::requester::{RequestId, Requester};
 use crate::domain::{Evicted, Fence, Granted, LockName, LockNames, Released, Verb};
 use crate::server::PeerAddress;
-use crate::service::UnclaimedLease;
+use crate::service::{HoldObserver, UnclaimedLease};
 use crate::telemetry::LogWriter;
 
 /// How many refusals of one principal for one verb have a line each within a minute. After them, a refusal has one each
@@ -27,6 +27,7 @@ const REFUSALS_EACH: u32 = 5;
 pub struct Audit(Option<LogWriter>);
 
 /// The sender of a request, kept for its audit lines while the request runs.
+#[derive(Clone)]
 pub(super) struct AuditedSender {
     output: LogWriter,
     principal: Option<Principal>,
@@ -173,6 +174,29 @@ impl Audit {
     }
 }
 
+/// A stream that holds a lock.
+pub(super) struct AuditedStream {
+    pub(super) sender: Option<AuditedSender>,
+    pub(super) names: LockNames,
+}
+
+impl HoldObserver for AuditedStream {
+    /// Notes the grant before the client can read of it, so that no line about its end comes first.
+    fn granted(&self, granted: &Granted, unclaimed: UnclaimedLease) -> UnclaimedLease {
+        match self.sender.clone() {
+            Some(sender) => sender.granted(&self.names, granted, unclaimed),
+            None => unclaimed,
+        }
+    }
+
+    fn released(&self, fence: Fence) {
+        if let Some(sender) = &self.sender {
+            let (event, name) = (AuditEvent::Released, &self.names[0]);
+            sender.write_about(event, name, Some(fence), Some("stream"));
+        }
+    }
+}
+
 impl AuditedSender {
     /// Notes new grants, and, if their client does not receive them, that they were rolled back.
     pub(super) fn granted(
@@ -184,17 +208,13 @@ impl AuditedSender {
         let fences = granted.leases.iter().map(|lease| lease.holder.fence);
         let locks: Vec<_> = names.iter().cloned().zip(fences).collect();
         for (name, fence) in &locks {
-            self.granted_one(name, *fence);
+            self.write_about(AuditEvent::Granted, name, Some(*fence), None);
         }
         unclaimed.or_else(move || {
             for (name, fence) in &locks {
                 self.write_about(AuditEvent::RolledBack, name, Some(*fence), None);
             }
         })
-    }
-
-    pub(super) fn granted_one(&self, name: &LockName, fence: Fence) {
-        self.write_about(AuditEvent::Granted, name, Some(fence), None);
     }
 
     /// Notes the locks that became free, once the store has answered.
@@ -213,18 +233,6 @@ impl AuditedSender {
         for (name, released) in names.iter().zip(released) {
             if let Released::Freed { fence, .. } = released {
                 self.write_about(AuditEvent::Released, name, *fence, None);
-            }
-        }
-    }
-
-    /// Notes the lock that became free because the stream that held it has closed.
-    pub(super) fn of_stream(
-        sender: Option<Self>,
-        name: LockName,
-    ) -> impl FnOnce(Fence) + Send + 'static {
-        move |fence| {
-            if let Some(sender) = sender {
-                sender.write_about(AuditEvent::Released, &name, Some(fence), Some("stream"));
             }
         }
     }

@@ -13,12 +13,13 @@ use tokio::time::Instant;
 use super::ServiceShared;
 use super::acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, Request, subtract_elapsed};
 use super::held::HeldByStream;
+use super::hold_observer::{HoldObserver, StreamLease};
 use super::revocation::Revocation;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
 use crate::backoff::{self, Backoff};
 use crate::domain::{
-    Claim, Fence, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
+    Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
 };
 use crate::store::{Fault, StoreError};
 use crate::telemetry::traces::{self, SpanScope};
@@ -117,25 +118,10 @@ enum StreamEnd {
     Closed(StreamLease),
 }
 
-/// What is kept of the lease that a stream has reported last.
-#[derive(Clone, Copy)]
-struct StreamLease {
-    ttl: Duration,
-    fence: Fence,
-}
-
-impl From<&Lease> for StreamLease {
-    fn from(lease: &Lease) -> Self {
-        Self {
-            ttl: lease.ttl.get(),
-            fence: lease.holder.fence,
-        }
-    }
-}
-
 /// The task that waits for a claim and holds it.
-struct HoldTask {
+struct HoldTask<O> {
     request: Request,
+    observer: O,
     held: HeldByStream,
     events: EventSender,
     /// The span of the request. It ends when the stream begins, so what follows the acquire is not part of its trace.
@@ -165,13 +151,12 @@ impl EventSender {
 }
 
 impl ServiceShared {
-    /// `released` gets the token of the lease that the stream has released as it closed.
     pub(super) fn hold(
         self: &Arc<Self>,
         request: Request,
         wait: Option<Duration>,
         mut revocation: Revocation,
-        released: impl FnOnce(Fence) + Send + 'static,
+        observer: impl HoldObserver,
     ) -> Hold {
         // One event at a time: without a reader, the lease is not renewed.
         let (sender, events) = mpsc::channel(1);
@@ -183,6 +168,7 @@ impl ServiceShared {
             // Registered before the acquire, so that no end of the lease is missed.
             held: self.held.register(claim.names.clone(), claim.token),
             request: Request { claim, ..request },
+            observer,
             events: EventSender(sender),
             scope: traces::current(),
         };
@@ -194,7 +180,7 @@ impl ServiceShared {
             if let StreamEnd::Closed(lease) = end
                 && task.request.release_on_close(lease.ttl).await
             {
-                released(lease.fence);
+                task.observer.released(lease.fence);
             }
         });
         Hold {
@@ -204,7 +190,7 @@ impl ServiceShared {
     }
 }
 
-impl HoldTask {
+impl<O: HoldObserver> HoldTask<O> {
     async fn run(&self, wait: Option<Duration>, revocation: &mut Revocation) -> StreamEnd {
         let inner = &self.request.inner;
         if inner.draining.is_cancelled() {
@@ -236,6 +222,10 @@ impl HoldTask {
             }
         };
         let replayed = granted.kind != GrantKind::New;
+        let unclaimed = match replayed {
+            true => unclaimed,
+            false => self.observer.granted(&granted, unclaimed),
+        };
         let lease = granted.leases.into_iter().next();
         let lease = lease.expect("a claim has at least one lock");
         let until = Instant::now() + lease.holder.expires_in;

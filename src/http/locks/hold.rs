@@ -15,7 +15,7 @@ use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, NotHeld};
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::audit::AuditedSender;
+use crate::http::audit::{AuditedSender, AuditedStream};
 use crate::http::log::{LineNumber, SampledLine};
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
@@ -53,9 +53,11 @@ pub(super) async fn hold(
     };
     let service = app.admit(operation, &requester).await?;
     let revoked = encoder.revoked();
-    let audited = app.settings().audit.sender(&requester);
-    let released = AuditedSender::of_stream(audited, encoder.name.clone());
-    let events = service.hold_until(Arc::clone(&claim), acquire_request.wait, revoked, released);
+    let audited = AuditedStream {
+        sender: encoder.audited.clone(),
+        names: claim.names.clone(),
+    };
+    let events = service.hold_until(Arc::clone(&claim), acquire_request.wait, revoked, audited);
     let mut events = Box::pin(events);
     let first = events.next().await;
     let first = match first {
@@ -129,9 +131,6 @@ impl EventEncoder {
                 waited,
                 replayed,
             } => {
-                if let Some(sender) = self.audited.as_ref().filter(|_| !replayed) {
-                    sender.granted_one(&self.name, lease.holder.fence);
-                }
                 let grant = self.grant(&lease).waited(waited).replayed(replayed);
                 Event::new("acquired", &grant)
             }

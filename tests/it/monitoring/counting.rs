@@ -67,7 +67,7 @@ async fn status(request: RequestBuilder, expected: u16) -> Response {
 
 #[tokio::test]
 async fn the_life_of_a_lease_is_counted_by_outcome() {
-    let counted = Counted::start(&["--metrics-name-groups", "b, jobs/*"]);
+    let counted = Counted::start(&["--metrics-name-groups", "b/*, jobs/*"]);
     let client = &counted.client;
     let lock = counted.lock("a");
     let token = counted.acquire("a", "ttl=1h").await;
@@ -79,9 +79,9 @@ async fn the_life_of_a_lease_is_counted_by_outcome() {
         status(with_token(client.delete(&lock)), 204).await;
     }
     status(with_token(client.put(&lock)), 412).await;
-    counted.acquire("b", "mode=shared").await;
+    counted.acquire("b/1", "mode=shared").await;
     status(
-        client.delete(format!("{}?force=true", counted.lock("b"))),
+        client.delete(format!("{}?force=true", counted.lock("b/1"))),
         200,
     )
     .await;
@@ -103,7 +103,7 @@ async fn the_life_of_a_lease_is_counted_by_outcome() {
     let acquires = |outcome, mode| counter("leasehold_acquire_requests_total", [outcome, mode]);
     let of_group =
         |group, outcome| counter("leasehold_group_acquire_requests_total", [group, outcome]);
-    assert_eq!(of_group("b", "granted"), Some(1.0));
+    assert_eq!(of_group("b/*", "granted"), Some(1.0));
     assert_eq!(of_group("jobs/*", "granted"), Some(0.0));
     assert_eq!(of_group("other", "granted"), Some(4.0));
     assert!(of_group("other", "refused") >= Some(1.0));
