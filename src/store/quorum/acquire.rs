@@ -181,7 +181,8 @@ impl Core {
 
 /// The error of a claim that may hold its locks since an earlier request.
 fn may_hold() -> StoreError {
-    let detail = "a node that does not answer may have the claim's leases, so it may hold the locks already";
+    let detail =
+        "a node that does not answer may have the claim's leases, so it may hold the locks already";
     StoreError::unknown(Fault::Timeout, detail)
 }
 
