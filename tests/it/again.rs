@@ -30,17 +30,23 @@ const OF_REDIS: [&str; 15] = [
     "support::redis_server",
 ];
 
-/// The tests of the interface in which locks, messages or failures of several nodes may meet. Each starts with a cluster
-/// of its own.
-const OF_NODES: [&str; 9] = [
+/// The tests of the interface in which locks, messages or failures of several nodes may meet, or what a majority decides
+/// otherwise than one store. Each starts with a cluster or a quorum of its own.
+const OF_NODES: [&str; 15] = [
     "api::delivery",
     "api::events",
+    "api::flow_control",
     "api::health",
     "api::life",
+    "api::limits",
     "api::listing",
+    "api::rules",
     "api::several",
     "api::sharing",
+    "api::sockets",
     "api::streams",
+    "api::terraform",
+    "api::vanished",
     "api::waiting",
 ];
 
@@ -123,16 +129,6 @@ const NOT_ON_REDIS: [Skipped; 11] = [
     ),
 ];
 
-/// What a majority decides otherwise than one store.
-const ON_A_QUORUM: [&str; 6] = [
-    "api::events",
-    "api::life",
-    "api::several",
-    "api::sharing",
-    "api::streams",
-    "api::waiting",
-];
-
 #[test]
 fn the_interface_is_the_same_on_a_file_store() {
     run_interface("file", &NOT_ON_FILE);
@@ -144,13 +140,18 @@ fn the_interface_is_the_same_on_redis() {
 }
 
 #[test]
+fn the_interface_is_the_same_on_a_redis_with_sentinels_and_a_replica_that_confirms() {
+    run_interface("sentinel", &NOT_ON_REDIS);
+}
+
+#[test]
 fn the_interface_is_the_same_on_a_redis_cluster() {
     run(("TEST_STORE", "cluster"), &OF_NODES, &NOT_ON_REDIS);
 }
 
 #[test]
 fn leases_queues_and_streams_are_the_same_on_a_quorum() {
-    run(("TEST_STORE", "quorum"), &ON_A_QUORUM, &NOT_ON_REDIS);
+    run(("TEST_STORE", "quorum"), &OF_NODES, &NOT_ON_REDIS);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! with too few grants. At the end the judge applies its rules (`judge`). Each rule names the guarantee that it checks, and
 //! tests show that it rejects a history that breaks it (`broken`), and how far its excuses go (`excuses`). A second judge,
 //! which shares no rule with the first, searches for an order of the requests that explains all answers (`linear`).
+//! Meanwhile clients use what the locks protect, on a server that knows fencing tokens and nothing else (`resource`).
 //!
 //! The same seed gives the same plans and the same order of faults; the outcomes depend on the machine. The report of a
 //! violation has the command to repeat the run, and the requests that show it.
@@ -30,13 +31,16 @@ mod plan;
 mod record;
 mod recorder;
 mod report;
+mod resource;
 mod run;
 mod scenes;
 mod sse;
 mod valid;
 mod watched;
 
+use judge::Rule;
 use options::Options;
+use resource::Presented;
 
 /// Runs with these options, and fails with the violations.
 async fn check(options: &str) {
@@ -114,6 +118,32 @@ async fn a_short_history_in_memory_breaks_no_promise() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_on_files_breaks_no_promise() {
     check("--seed 1 --seconds 8 --ttl-max 3 --clients 8 --store file --faults kill-process,pause-process").await;
+}
+
+/// What the judge finds out of the resource if the service orders its grants so.
+async fn found_with(presented: Presented) -> Vec<Rule> {
+    let options = Options::parse("--seconds 5 --ttl-max 3 --store memory --faults none");
+    let options = Options {
+        presented,
+        ..options.expect("they are fine")
+    };
+    let report = run::run(&options).await;
+    let found = report.rounds.iter().flat_map(|round| &round.violations);
+    found.map(|violation| violation.rule).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn fencing_tokens_that_become_smaller_are_noticed_by_holders_that_the_resource_refuses() {
+    let found = found_with(Presented::Reversed).await;
+    assert!(found.contains(&Rule::RefusedHolder), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn equal_fencing_tokens_are_noticed_by_late_clients_that_the_resource_accepts() {
+    let found = found_with(Presented::Equal).await;
+    for rule in [Rule::OutdatedUse, Rule::LostUpdate] {
+        assert!(found.contains(&rule), "no {rule:?} in {found:?}");
+    }
 }
 
 /// The run for `scripts/history`; it does nothing without its options.

@@ -185,6 +185,11 @@ async fn empty_store() -> (Arc<dyn LockStore>, Place) {
             let store = FixtureRedis::unused().await.store().await;
             (store, Place::default())
         }
+        Ok("sentinel") => {
+            run_clock();
+            let store = FixtureRedis::confirmed().await.store().await;
+            (store, Place::default())
+        }
         Ok("cluster") => {
             run_clock();
             let cluster = BorrowedCluster::new().await;

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::plan::Plan;
-use super::record::{Action, Answer, End, Lease, Micros, Refusal};
+use super::record::{Action, Answer, End, Lease, Micros, Mode, Refusal};
 use super::recorder::{Recorder, micros};
+use super::resource::{Presented, Work};
+use super::scenes::Stage;
 use super::sse::{self, Opened, Stream};
 use crate::waiters::client::Addresses;
 use crate::waiters::http1::{self, Connection};
@@ -31,6 +34,10 @@ pub(super) struct Actor<'a> {
     /// Known from the beginning if the client proposed it, else from the first response that contains it.
     pub(super) token: Option<String>,
     connections: BTreeMap<usize, Connection>,
+    /// What was granted last.
+    leases: Vec<Lease>,
+    resource: SocketAddr,
+    presented: Presented,
 }
 
 /// A stream, with its request in the record.
@@ -38,6 +45,8 @@ pub(super) struct Held {
     request: usize,
     stream: Stream,
     recorder: Recorder,
+    /// What was reported last.
+    pub(super) leases: Vec<Lease>,
 }
 
 /// The last event of a stream.
@@ -50,23 +59,41 @@ pub(super) enum StreamState {
 }
 
 impl<'a> Actor<'a> {
-    pub(super) fn new(
-        plan: &'a Plan,
-        owner: String,
-        recorder: &Recorder,
-        addresses: &Addresses,
-    ) -> Self {
-        let claim = recorder.claim(plan.terms.claim(&owner));
+    pub(super) fn new(plan: &'a Plan, owner: String, stage: &Stage) -> Self {
+        let claim = stage.recorder.claim(plan.terms.claim(&owner));
         let token = plan.terms.has_own_token.then(|| plan.token.clone());
         Self {
             plan,
-            recorder: recorder.clone(),
-            addresses: addresses.clone(),
+            recorder: stage.recorder.clone(),
+            addresses: stage.addresses.clone(),
             claim,
             owner,
             token,
             connections: BTreeMap::new(),
+            leases: Vec::new(),
+            resource: stage.resource,
+            presented: stage.presented,
         }
+    }
+
+    /// Begins to use what the locks of the last grant protect. Shared locks protect nothing that is written.
+    pub(super) async fn begin_work(&self) -> Work {
+        self.begin_work_with(&self.leases).await
+    }
+
+    /// The same with the leases of a stream.
+    pub(super) async fn begin_work_with(&self, leases: &[Lease]) -> Work {
+        match self.plan.terms.mode {
+            Mode::Exclusive => Work::begin(self.resource, self.presented, self.claim, leases).await,
+            Mode::Shared { .. } => Work::default(),
+        }
+    }
+
+    /// Holds for a while, and uses the resource in this time.
+    pub(super) async fn work_for(&self, hold: Duration) {
+        let work = self.begin_work().await;
+        tokio::time::sleep(hold).await;
+        work.finish().await;
     }
 
     /// Acquires the locks with a wait.
@@ -130,6 +157,7 @@ impl<'a> Actor<'a> {
                 request,
                 stream,
                 recorder: self.recorder.clone(),
+                leases: Vec::new(),
             }),
             Ok(Ok(Opened::Answer(answer))) => {
                 let read = read(action, &answer);
@@ -198,6 +226,9 @@ impl<'a> Actor<'a> {
                     self.token = Some(token.to_owned());
                 }
                 let read = read(action, &answer);
+                if let Answer::Granted { leases, .. } = &read {
+                    self.leases.clone_from(leases);
+                }
                 self.recorder.arrived(request, answer.at, read.clone());
                 self.recorder.ended(request, End::Answered);
                 Some(read)
@@ -234,6 +265,9 @@ impl Held {
                 }
                 _ => refusal(0, &event.data),
             };
+            if let Answer::Granted { leases, .. } = &answer {
+                self.leases.clone_from(leases);
+            }
             let is_over = matches!(answer, Answer::Refused(_));
             self.recorder.arrived(self.request, event.at, answer);
             if is_over {
@@ -253,6 +287,7 @@ impl Held {
             request,
             stream,
             recorder,
+            leases: _,
         } = self;
         // Recorded first, because from here on the lease may end because of this.
         recorder.ended(request, End::HungUp);

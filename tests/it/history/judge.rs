@@ -2,6 +2,7 @@
 //!
 //! Each exemption is a constant with its reason, where it applies. Fences have no exemptions.
 
+mod counts;
 mod events;
 mod exclusion;
 mod fences;
@@ -9,11 +10,13 @@ mod leases;
 mod life;
 mod queues;
 mod quorum;
+mod resource;
 mod trouble;
 
 use std::collections::BTreeMap;
 
 use super::record::{Action, Answer, History, Micros, Mode, Request, SECOND, View};
+pub(super) use counts::{Counts, Excused};
 use leases::{Grant, Lasting};
 
 /// The longest time until a process is considered dead, polls its queues again and has its answer: the liveness timeout
@@ -64,6 +67,12 @@ pub(super) enum Rule {
     NoMajority,
     /// Locks are granted while only a minority is away.
     Standstill,
+    /// The resource refuses nobody who holds the lock.
+    RefusedHolder,
+    /// The resource accepts nothing from a holder after it has accepted something from a later one.
+    OutdatedUse,
+    /// No accepted write of the resource replaces one that its writer has not read.
+    LostUpdate,
     /// One order of the requests on a lock explains all their answers (`linear`).
     Linearizability,
     /// Whether there is such an order was found out.
@@ -76,65 +85,6 @@ pub(super) struct Violation {
     pub(super) rule: Rule,
     pub(super) at: Micros,
     pub(super) what: String,
-}
-
-/// The amount of evidence.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) requests: usize,
-    pub(super) grants: usize,
-    pub(super) renewals: usize,
-    pub(super) streams: usize,
-    pub(super) take_overs: usize,
-    pub(super) waiters: usize,
-    pub(super) ordered_pairs: usize,
-    pub(super) events: usize,
-    pub(super) resets: usize,
-    pub(super) views: usize,
-    /// Overlaps with leases that a former primary reported, which the store does not exclude (`failover`).
-    pub(super) former_primary_overlaps: usize,
-    /// What the judges excuse by what a quorum does not promise, or by a machine that stood still.
-    pub(super) excused: Excused,
-}
-
-/// By rule: each would be a violation otherwise, but for evictions and views.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Excused {
-    pub(super) orders: usize,
-    pub(super) events: usize,
-    pub(super) fences: usize,
-    /// At the end of a wait that was shorter than an operation may take.
-    pub(super) failures: usize,
-    /// Of a lease that too few nodes may have had.
-    pub(super) failures_at_few_nodes: usize,
-    /// Those that may have ended more than they report.
-    pub(super) evictions: usize,
-    /// Those that show a holder without a reported grant, or a rest of a released one: the second judge leaves them out.
-    pub(super) views: usize,
-}
-
-impl Counts {
-    /// Adds the counts of another round.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.grants += other.grants;
-        self.renewals += other.renewals;
-        self.streams += other.streams;
-        self.take_overs += other.take_overs;
-        self.waiters += other.waiters;
-        self.ordered_pairs += other.ordered_pairs;
-        self.events += other.events;
-        self.resets += other.resets;
-        self.views += other.views;
-        self.former_primary_overlaps += other.former_primary_overlaps;
-        self.excused.orders += other.excused.orders;
-        self.excused.events += other.excused.events;
-        self.excused.fences += other.excused.fences;
-        self.excused.failures += other.excused.failures;
-        self.excused.failures_at_few_nodes += other.excused.failures_at_few_nodes;
-        self.excused.evictions += other.excused.evictions;
-        self.excused.views += other.excused.views;
-    }
 }
 
 /// The history, indexed for the rules.
@@ -188,6 +138,7 @@ pub(super) fn judge(history: &History) -> (Vec<Violation>, Counts) {
     trouble::judge(&evidence, &mut found, &mut counts.excused);
     events::judge(&evidence, &mut found, &mut counts.excused);
     quorum::judge(&evidence, &mut found);
+    resource::judge(&evidence, &mut found, &mut counts);
     for violation in &mut found {
         violation.what += &about(history, violation.at);
     }

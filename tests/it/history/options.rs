@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::faults::Fault;
+use super::resource::Presented;
 use super::watched::REPLICAS;
 use crate::support::redis_server::Persistence;
 
@@ -58,6 +59,8 @@ pub(super) struct Options {
     /// How many replicas have to confirm what is reported: none or all.
     pub(super) wait_replicas: usize,
     pub(super) ttl_max: Duration,
+    /// Not on the command line: only a broken run presents others than those that were granted.
+    pub(super) presented: Presented,
 }
 
 impl Default for Options {
@@ -72,6 +75,7 @@ impl Default for Options {
             persistence: None,
             wait_replicas: 0,
             ttl_max: Duration::from_secs(15),
+            presented: Presented::AsGranted,
         }
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct History {
     pub(super) clock_steps: Vec<ClockStep>,
     /// When nodes of a quorum did not answer any process.
     pub(super) absences: Vec<Absence>,
+    /// What the resource decided, in its order (`resource`).
+    pub(super) uses: Vec<Use>,
     /// The locks that were still held, closed or waited for when every lease must have ended.
     pub(super) left_over: Vec<String>,
     /// The time bounds of the run.
@@ -255,6 +257,21 @@ pub(super) struct Absence {
     pub(super) until: Micros,
     /// Whether the others are a majority.
     pub(super) is_minority: bool,
+}
+
+/// One use of the resource: a counter was read, or read before and written now.
+#[derive(Clone, Debug)]
+pub(super) struct Use {
+    pub(super) name: String,
+    /// Whose it is: a claim, and the fencing token of its lease.
+    pub(super) claim: usize,
+    pub(super) lease: u64,
+    /// The fencing token that it presented.
+    pub(super) fence: u64,
+    /// If it writes: the value that it had read, and the value that it replaces.
+    pub(super) update: Option<(u64, u64)>,
+    pub(super) is_accepted: bool,
+    pub(super) at: Micros,
 }
 
 /// The clock of Redis was changed by this many microseconds between the two moments.

@@ -11,6 +11,12 @@ use super::watched::REPLICAS;
 /// With fewer grants per second than this, a run is invalid.
 const GRANTS_MIN: f64 = 1.5;
 
+/// With fewer writes of the resource per grant than this, a run is invalid: many claims share, and some end early.
+const WRITES_MIN: f64 = 0.1;
+
+/// After so many grants a run is invalid if no client was too late for the resource.
+const GRANTS_TO_BE_LATE: usize = 300;
+
 /// How many violations of a rule are shown in full.
 const SHOWN: usize = 2;
 
@@ -145,6 +151,15 @@ impl Report {
         }
         let seconds = options.time.as_secs_f64();
         let is_enough = counts.grants as f64 >= GRANTS_MIN * seconds;
-        (!is_enough).then(|| format!("invalid: only {} grants in {seconds} s", counts.grants))
+        if !is_enough {
+            let grants = counts.grants;
+            return Some(format!("invalid: only {grants} grants in {seconds} s"));
+        }
+        let (writes, refused) = (counts.writes, counts.refused_uses);
+        let is_used = writes as f64 >= WRITES_MIN * counts.grants as f64
+            && (refused > 0 || counts.grants < GRANTS_TO_BE_LATE);
+        (!is_used).then(|| {
+            format!("invalid: {writes} writes of the resource, {refused} uses refused as too late")
+        })
     }
 }

@@ -18,6 +18,7 @@ use super::options::{Backend, Options};
 use super::plan::{KEPT, PAIR, SINGLE};
 use super::record::{Bounds, Effect, History, Micros};
 use super::recorder::Recorder;
+use super::resource::Resource;
 use super::scenes::{self, Stage};
 use crate::support::redis_server::Persistence;
 use crate::waiters::http1::Request;
@@ -87,11 +88,14 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         is_confirmed: options.wait_replicas > 0,
         is_partitioned: matches!(options.backend, Backend::Cluster | Backend::Quorum),
     });
+    let resource = Resource::start(recorder.clone());
     let (end_clients, clients_over) = watch::channel(false);
     let (end_observers, observers_over) = watch::channel(false);
     let stage = Stage {
         recorder: recorder.clone(),
         addresses: fleet.addresses.clone(),
+        resource: resource.address,
+        presented: options.presented,
         processes: options.processes,
         ttl_max: options.ttl_max,
         seed,
@@ -129,6 +133,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     );
     let mut history = recorder.history();
     (history.ended, history.left_over) = (ended, left_over);
+    history.uses = resource.end();
     let (violations, counts) = by_both_judges(&history);
     Round {
         seed,

@@ -1,5 +1,6 @@
 //! The clients: each runs one claim after the other through a scene, until the run is over.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -9,6 +10,7 @@ use super::chance::Chance;
 use super::plan::{Ending, Plan, Scene};
 use super::record::{Action, Answer};
 use super::recorder::Recorder;
+use super::resource::{Presented, Work};
 use crate::waiters::client::Addresses;
 
 /// The state that all clients of a run share.
@@ -16,12 +18,18 @@ use crate::waiters::client::Addresses;
 pub(super) struct Stage {
     pub(super) recorder: Recorder,
     pub(super) addresses: Addresses,
+    /// What the locks protect.
+    pub(super) resource: SocketAddr,
+    pub(super) presented: Presented,
     pub(super) processes: usize,
     pub(super) ttl_max: Duration,
     pub(super) seed: u64,
     /// Set once: then clients finish their current claim and begin no new one.
     pub(super) over: tokio::sync::watch::Receiver<bool>,
 }
+
+/// How long after its release a client that is late still writes.
+const LATE: Duration = Duration::from_millis(100);
 
 /// One client, until the run is over.
 pub(super) async fn client(stage: Stage, number: usize, keeps: bool) {
@@ -32,7 +40,7 @@ pub(super) async fn client(stage: Stage, number: usize, keeps: bool) {
         let draw = if keeps { Plan::draw_keeper } else { Plan::draw };
         let plan = draw(&mut chance, stage.processes, stage.ttl_max);
         let owner = format!("c{number}-{turn}");
-        let mut actor = Actor::new(&plan, owner, &stage.recorder, &stage.addresses);
+        let mut actor = Actor::new(&plan, owner, &stage);
         play(&mut actor, &plan).await;
         sleep(plan.pause).await;
     }
@@ -59,13 +67,13 @@ async fn play(actor: &mut Actor<'_>, plan: &Plan) {
             }
             // A client that disconnected and does not come back may have been granted the lock.
             if answered.is_some() || away.is_some() {
-                sleep(plan.hold).await;
+                actor.work_for(plan.hold).await;
                 release(actor, elsewhere).await;
             }
         }
         Scene::Keep => {
             if holds(actor.acquire(here, wait).await.as_ref()) {
-                sleep(plan.hold).await;
+                actor.work_for(plan.hold).await;
             }
             release(actor, there).await;
         }
@@ -91,7 +99,7 @@ async fn again_or_leave(actor: &mut Actor<'_>, plan: &Plan) {
     if plan.hold.as_millis().is_multiple_of(2)
         && holds(actor.acquire(there, plan.terms.wait).await.as_ref())
     {
-        sleep(plan.hold).await;
+        actor.work_for(plan.hold).await;
     }
     release(actor, elsewhere).await;
 }
@@ -123,6 +131,7 @@ async fn plain(actor: &mut Actor<'_>, plan: &Plan) {
     };
     let [here, there, elsewhere] = plan.processes;
     let began = Instant::now();
+    let work = actor.begin_work().await;
     if repeats {
         actor.acquire(there, Duration::ZERO).await;
     }
@@ -130,7 +139,10 @@ async fn plain(actor: &mut Actor<'_>, plan: &Plan) {
         actor.reenter(here, 2).await;
         actor.act(there, Action::StepBack).await;
     }
+    let mut work = Some(work);
     if steps_down {
+        // From then on others hold it, too.
+        finish(&mut work).await;
         actor.act(here, Action::StepDown).await;
     }
     for turn in 0..renewals {
@@ -142,14 +154,29 @@ async fn plain(actor: &mut Actor<'_>, plan: &Plan) {
     if abandons {
         // A second after its end, a renewal must not revive it.
         sleep(plan.terms.ttl + Duration::from_secs(1)).await;
+        finish(&mut work).await;
         actor.act(there, Action::Renew).await;
         return;
     }
     sleep(plan.hold.saturating_sub(began.elapsed())).await;
+    if renewals.is_multiple_of(2) {
+        finish(&mut work).await;
+    }
     release(actor, elsewhere).await;
+    if work.is_some() {
+        // As one that stood still while its lease ended, and does not know it.
+        sleep(LATE).await;
+        finish(&mut work).await;
+    }
     if returns {
         actor.acquire(there, Duration::ZERO).await;
         actor.act(here, Action::Renew).await;
+    }
+}
+
+async fn finish(work: &mut Option<Work>) {
+    if let Some(work) = work.take() {
+        work.finish().await;
     }
 }
 
@@ -162,7 +189,7 @@ async fn moves(actor: &mut Actor<'_>, plan: &Plan, after: Duration, cuts: bool) 
         if actor.acquire_and_hang_up(here, wait, after).await.is_none() {
             actor.acquire(there, wait).await;
         }
-        sleep(plan.hold).await;
+        actor.work_for(plan.hold).await;
         return release(actor, elsewhere).await;
     }
     let Some(mut first) = actor.hold(here, wait).await else {
@@ -181,7 +208,9 @@ async fn moves(actor: &mut Actor<'_>, plan: &Plan, after: Duration, cuts: bool) 
                 if old == StreamState::Holds && new == StreamState::Queued {
                     second.listen(plan.hold, false).await;
                 }
+                let work = actor.begin_work_with(&second.leases).await;
                 sleep(plan.hold).await;
+                work.finish().await;
                 end(second, new);
             }
             end(first, state);
@@ -203,8 +232,13 @@ async fn streams(actor: &mut Actor<'_>, plan: &Plan, ending: Ending) {
         return;
     };
     let mut state = first.listen(plan.terms.wait, true).await;
-    if state == StreamState::Holds && first.listen(plan.hold, false).await == StreamState::Over {
-        state = StreamState::Over;
+    if state == StreamState::Holds {
+        let work = actor.begin_work_with(&first.leases).await;
+        state = match first.listen(plan.hold, false).await {
+            StreamState::Over => StreamState::Over,
+            StreamState::Queued | StreamState::Holds => state,
+        };
+        work.finish().await;
     }
     if state != StreamState::Holds || ending == Ending::Closed {
         return end(first, state);
@@ -234,7 +268,7 @@ async fn streams(actor: &mut Actor<'_>, plan: &Plan, ending: Ending) {
             };
             drain_first(first).await;
             if holds(taken.as_ref()) {
-                sleep(plan.hold).await;
+                actor.work_for(plan.hold).await;
                 actor.act(elsewhere, Action::Renew).await;
             }
             release(actor, elsewhere).await;

@@ -7,6 +7,7 @@ mod answers;
 mod claims;
 mod on_cluster;
 mod on_quorum;
+mod on_sentinels;
 mod operations;
 mod waiter;
 
@@ -166,60 +167,6 @@ impl Fixture {
     /// A Redis store on its own database, in the Redis that all fixtures of this test process share.
     pub(crate) async fn redis() -> Self {
         Self::on_redis(FixtureRedis::unused().await).await
-    }
-
-    /// The same by a Sentinel, with TLS to both, and without a replica that has to confirm anything (`fast`).
-    pub(crate) async fn sentinel_fast() -> Self {
-        static SERVER: OnceCell<(RedisServer, NamedBy)> = OnceCell::const_new();
-        static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
-        let started = SERVER.get_or_init(async || {
-            let authority = Authority::new();
-            let files = authority.files_for("127.0.0.1");
-            let options = RedisOptions {
-                databases: DATABASES,
-                tls: Some(files.clone()),
-                ..RedisOptions::forgetful()
-            };
-            let server = RedisServer::start(options).await;
-            let primary = server.encrypted_database(0).port;
-            let sentinels = Sentinels::watch(primary, 1, Some(&files)).await;
-            (server, (sentinels, Some(authority)))
-        });
-        let (server, watching) = started.await;
-        Self::on_redis(FixtureRedis {
-            server,
-            database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
-            watching: Some(watching),
-            replicas: 0,
-        })
-        .await
-    }
-
-    /// The same without TLS, where reports wait for a replica (`safe`).
-    pub(crate) async fn sentinel_safe() -> Self {
-        static SERVERS: OnceCell<([RedisServer; 2], NamedBy)> = OnceCell::const_new();
-        static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
-        let started = SERVERS.get_or_init(async || {
-            let options = RedisOptions {
-                databases: DATABASES,
-                ..RedisOptions::forgetful()
-            };
-            let primary = RedisServer::start(options.clone()).await;
-            let replica = primary.replica(options).await;
-            // Never promoted: on a busy machine the primary may be silent for as long as a Sentinel waits.
-            let priority = ["CONFIG", "SET", "replica-priority", "0"];
-            replica.command(&priority).await;
-            let sentinels = Sentinels::watch(primary.port(), 1, None).await;
-            ([primary, replica], (sentinels, None))
-        });
-        let ([server, _], watching) = started.await;
-        Self::on_redis(FixtureRedis {
-            server,
-            database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
-            watching: Some(watching),
-            replicas: 1,
-        })
-        .await
     }
 
     /// A Redis store on a Redis that no other test uses.
