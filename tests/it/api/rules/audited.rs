@@ -91,6 +91,22 @@ fn call_of_terraform(name: &str, token: &str) -> Call {
     delete(&format!("/terraform/{name}")).json(format!(r#"{{"ID":"{token}"}}"#))
 }
 
+/// The client goes between the head of the response and the first event.
+#[tokio::test]
+async fn a_stream_of_which_its_client_reads_nothing_has_a_line_of_its_grant_and_one_of_its_end() {
+    let stream = Stream::new();
+    let api = Api::with(stream.settings()).await;
+    let opened = post("/locks/a").header("accept", "text/event-stream");
+    let response = api.open(by("root", opened)).await;
+    assert_eq!(response.status(), 200);
+    drop(response);
+    let released = stream.lines("released", 1).await;
+    let granted = stream.lines("granted", 1).await;
+    assert_eq!((granted.len(), released.len()), (1, 1));
+    assert_eq!(granted[0]["fencing_token"], released[0]["fencing_token"]);
+    assert_eq!(granted[0]["principal"], "root");
+}
+
 #[tokio::test]
 async fn of_many_refusals_the_first_of_each_principal_and_verb_have_lines() {
     let stream = Stream::new();
