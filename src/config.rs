@@ -120,21 +120,6 @@ pub struct MemoryConfig {
 }
 
 impl Config {
-    /// Whether `server.admin_listen` shows and evicts locks. Without keys it must not do so for more clients than `listen`
-    /// serves: then it has to be a Unix socket, or a loopback address beside a port.
-    #[must_use]
-    pub fn admin_serves_locks(&self) -> bool {
-        let is_of_machine = |admin_listen: &ListenAddress| match (admin_listen, &self.listen) {
-            (ListenAddress::Unix(_), _) => true,
-            (ListenAddress::Tcp(_), ListenAddress::Unix(_)) => false,
-            (ListenAddress::Tcp(_), ListenAddress::Tcp(_)) => admin_listen.is_local(),
-        };
-        match self.auth {
-            Auth::Keys(_) => true,
-            Auth::Open => self.server.admin_listen.as_ref().is_some_and(is_of_machine),
-        }
-    }
-
     /// Resolves the layers, parses every value and checks them against each other.
     ///
     /// # Errors

@@ -55,33 +55,17 @@ pub fn router(app: App) -> RequestScope {
     RequestScope::new(app.clone(), Routes::with_locks(routes, app))
 }
 
-/// The routes for operators, served on an address of their own: probes, metrics and the version; and where it is safe, the
-/// locks to read and to evict, and the page for people.
+/// The routes for operators, served on an address of their own: probes, metrics and the version.
 pub fn admin_router(app: App) -> RequestScope {
     let metrics = match app.settings().is_metrics_open {
         true => metrics(),
         false => with_key(&app, metrics()),
     };
-    let mut routes = metrics.merge(probes());
-    let serves_locks = app.settings().admin_serves_locks;
-    if serves_locks {
-        routes = routes.merge(operators(&app)).merge(pages::ui());
-    }
-    let routes = routes
-        .method_not_allowed_fallback(async || Problem::method_not_allowed())
-        .fallback(async move || Problem::not_found_there(serves_locks))
+    let routes = metrics
+        .merge(probes())
+        .fallback(async || Problem::not_found_there())
         .with_state(app.clone());
     RequestScope::new(app, Routes::of(routes))
-}
-
-/// What operators do with locks: read them, and take them from their holders.
-fn operators(app: &App) -> Router<App> {
-    let lock = get(locks::inspect).delete(locks::evict_only);
-    let routes = Router::new()
-        .route(Route::Lock.pattern(), lock)
-        .route(Route::Locks.pattern(), get(locks::list));
-    let routes = routes.method_not_allowed_fallback(async || Problem::method_not_allowed());
-    with_key(app, routes)
 }
 
 /// Routes that need a key where one is configured: everything that shows or changes locks.

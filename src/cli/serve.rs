@@ -273,7 +273,7 @@ fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeEr
     Ok(Some(server))
 }
 
-/// Serves probes, metrics and operators until the process ends. It runs on the accepting thread, which stays responsive however
+/// Serves probes and metrics until the process ends. It runs on the accepting thread, which stays responsive however
 /// busy the workers are.
 async fn serve_admin(server: Option<Server>, app: App) -> Infallible {
     if let Some(server) = server {

@@ -68,8 +68,6 @@ pub struct HttpSettings {
     pub access: Access,
     /// Whether the metrics need no key even though locks do.
     pub is_metrics_open: bool,
-    /// Whether the address for operators shows and evicts locks, besides probes and metrics.
-    pub admin_serves_locks: bool,
     /// Who took which lock, and who was refused.
     pub audit: Audit,
     /// Which requests are logged.
@@ -112,7 +110,6 @@ impl HttpSettings {
             admission_timeout: config.operation_timeout,
             access,
             is_metrics_open: config.auth_config.is_metrics_open,
-            admin_serves_locks: config.admin_serves_locks(),
             audit: Audit::default(),
             request_log: RequestLog {
                 mode: config.log.requests,

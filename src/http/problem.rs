@@ -97,18 +97,12 @@ impl Problem {
         )
     }
 
-    /// The same on the address for operators.
-    pub(super) fn not_found_there(serves_locks: bool) -> Self {
-        let detail = match serves_locks {
-            true => {
-                "this address serves only /livez, /readyz, /healthz, /version, /metrics and /ui, and /locks to read and evict"
-            }
-            false => {
-                "this address serves only /livez, /readyz, /healthz, /version and /metrics; to serve /ui and /locks too, it \
-                 needs keys, or has to be a loopback address or a Unix socket, and a Unix socket if listen is one"
-            }
-        };
-        Self::new(Code::NotFound, detail)
+    /// The same on the address for probes and metrics.
+    pub(super) fn not_found_there() -> Self {
+        Self::new(
+            Code::NotFound,
+            "this address serves only /livez, /readyz, /healthz, /version and /metrics",
+        )
     }
 
     pub(super) fn method_not_allowed() -> Self {

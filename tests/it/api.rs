@@ -19,7 +19,6 @@ mod log_sample;
 mod logs;
 mod names;
 mod nonsense;
-mod operators;
 mod problems;
 mod rules;
 mod sentences;

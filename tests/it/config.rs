@@ -1,6 +1,5 @@
 //! The configuration: layers, names, values and error messages. Nothing here reads the environment of the test process.
 
-mod admin_listen;
 mod bounds;
 mod cluster;
 mod jwt;

@@ -12,7 +12,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::{Bounds, LimitBounds};
 use leasehold::http::{
-    Access, App, Audit, BUCKETS, HttpSettings, RequestLog, RequestScope, admin_router, router,
+    Access, App, Audit, BUCKETS, HttpSettings, RequestLog, RequestScope, router,
 };
 use leasehold::service::LockService;
 use leasehold::store::LockStore;
@@ -39,7 +39,6 @@ const LOCKS_MAX: usize = 10_000;
 /// The API of a new service.
 pub(crate) struct Api {
     pub(crate) router: RequestScope,
-    app: App,
     service: LockService,
     _place: Place,
 }
@@ -89,19 +88,8 @@ impl Api {
         let service = service_with(store, OPERATION_TIMEOUT, waiting, &metrics);
         let app = App::new(service.clone(), metrics, settings);
         Self {
-            router: router(app.clone()),
-            app,
+            router: router(app),
             service,
-            _place: Place::default(),
-        }
-    }
-
-    /// The same service at its address for operators.
-    pub(crate) fn for_operators(&self) -> Self {
-        Self {
-            router: admin_router(self.app.clone()),
-            app: self.app.clone(),
-            service: self.service.clone(),
             _place: Place::default(),
         }
     }
@@ -242,7 +230,6 @@ fn settings() -> HttpSettings {
         access: Access::open(),
         audit: Audit::default(),
         is_metrics_open: false,
-        admin_serves_locks: true,
         body_bytes_total_max: 16 * 1024 * 1024,
         answer_bytes_max: 32 * 1024 * 1024,
         operations_max: 1_024,
