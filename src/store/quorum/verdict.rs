@@ -28,15 +28,13 @@ const REFUSALS: [IsOfKind; 8] = [
     is_recovering,
 ];
 
-/// Those of which one node is enough: somebody has ended the claim, or it contradicts what was asked for before. If a
-/// majority were needed, a claim could be granted after its release.
-const REFUSALS_OF_CLAIM: [IsOfKind; 5] = [
-    was_ended,
-    is_mismatched,
-    is_over_quota,
-    is_superseded,
-    has_waited,
-];
+/// Those of which one node is enough, whatever the others have: somebody has ended the claim. If a majority were needed, it
+/// could be granted after its release.
+const ENDS_OF_CLAIM: [IsOfKind; 2] = [was_ended, is_superseded];
+
+/// Those of which one node is enough, unless the claim may hold its locks already: what they depend on may be left at that
+/// node alone.
+const REFUSALS_OF_CLAIM: [IsOfKind; 3] = [is_mismatched, is_over_quota, has_waited];
 
 /// Those that may be so at one node alone: it has kept a lease that no majority had, it has more waiters than the others,
 /// or it has lost its data. Such a node only has no vote.
@@ -100,8 +98,8 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
         };
         return Verdict::Failed(votes.no_majority(effect));
     }
-    if let Some(refused) = common_refusal(votes, &REFUSALS_OF_CLAIM, 1) {
-        return Verdict::Answered(refused);
+    if let Some(ended) = common_refusal(votes, &ENDS_OF_CLAIM, 1) {
+        return Verdict::Answered(ended);
     }
     let does_wait = waiting(votes).count() > 0;
     if !does_wait && may_hold_already(votes) {
@@ -171,7 +169,8 @@ fn may_hold_already(votes: &ByNode<Acquired>) -> bool {
 fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
     // The other nodes cannot make up a majority of grants without these.
     let least = votes.received().count() + 1 - votes.majority();
-    common_refusal(votes, &REFUSALS_OF_NODES, least)
+    common_refusal(votes, &REFUSALS_OF_CLAIM, 1)
+        .or_else(|| common_refusal(votes, &REFUSALS_OF_NODES, least))
 }
 
 /// The first of these kinds of answers that at least `least` nodes give.

@@ -224,6 +224,7 @@ impl RedisStore {
         loop {
             let request = ScriptRequest::new(&scripts::SCAN);
             let step = async {
+                let began = Instant::now();
                 let command = |_| {
                     let mut command = request.command(&[&node.keys.node()]);
                     command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
@@ -233,17 +234,17 @@ impl RedisStore {
                 };
                 let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
                 let answer = node.run(request, deadline, tries, command, views::scanned);
-                let (scanned, took) = answer.await?;
-                Ok(((scanned, took), took))
+                let (scanned, worked) = answer.await?;
+                let worked = worked.unwrap_or_else(|| began.elapsed());
+                Ok(((scanned, worked), Some(worked)))
             };
-            let (scanned, took): (Scanned, _) = pace.step(deadlines.end, step).await?;
+            let (scanned, worked): (Scanned, _) = pace.step(deadlines.end, step).await?;
             held += scanned.held;
             scanned.keys.iter().for_each(|key| each(key));
             if scanned.next == 0 {
                 return Ok(held);
             }
-            let took = pace.time_for(took.unwrap_or_default());
-            progress.step(scanned.total, took, deadlines.end)?;
+            progress.step(scanned.total, pace.time_for(worked), deadlines.end)?;
             cursor = scanned.next;
         }
     }

@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use futures_util::future::join;
-use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, NotHolder};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Mode, NotHolder};
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep};
 
 use super::nodes::Process;
-use crate::support::fixture::{SHORT, assert_held, claim, deadline, ended, for_short, rival};
+use crate::support::fixture::{
+    SHORT, assert_held, claim, deadline, ended, for_short, in_mode, permits, rival,
+};
 use crate::support::scripted_store::Fate;
 
 async fn release_at(process: &Process, node: usize, claim: &Claim) {
@@ -123,28 +125,32 @@ async fn a_refusal_does_not_hide_a_later_round_that_may_have_granted() {
     assert_eq!(process.held_at(&claim).await, [0], "it is rolled back");
 }
 
-/// It was granted by two nodes. One of these is silent now, and the third one has a contender.
+/// It was granted by two nodes. One of these is silent now, and the third one has a contender, or one with another limit.
 #[tokio::test(start_paused = true)]
 async fn a_holder_is_not_refused_while_a_silent_node_may_have_its_lease() {
-    for (silent, contended) in [(0, 1), (1, 0), (0, 2), (2, 1)] {
-        let process = Process::alone();
-        let claim = claim();
-        process.leave_at(contended, &rival(&claim)).await;
-        process.fixture.granted(&claim).await;
-        process.settled().await;
-        process.without(&[silent]);
-        let answer = process.acquire(&claim).await;
-        assert!(
-            matches!(answer, Err(StoreError::Unknown { .. })),
-            "{answer:?}"
-        );
-        process.without(&[]);
-        process.settled().await;
-        let answer = process.acquire(&claim).await;
-        assert!(
-            matches!(&answer, Ok(Acquired::Granted(granted)) if granted.kind == GrantKind::Replayed),
-            "{answer:?}"
-        );
+    let exclusive = (Mode::Exclusive, Mode::Exclusive);
+    for (mode, of_rival) in [exclusive, (permits(1, 2), permits(1, 3))] {
+        for (silent, contended) in [(0, 1), (1, 0), (0, 2), (2, 1)] {
+            let process = Process::alone();
+            let claim = in_mode(&claim(), mode);
+            let contender = in_mode(&rival(&claim), of_rival);
+            process.leave_at(contended, &contender).await;
+            process.fixture.granted(&claim).await;
+            process.settled().await;
+            process.without(&[silent]);
+            let answer = process.acquire(&claim).await;
+            assert!(
+                matches!(answer, Err(StoreError::Unknown { .. })),
+                "{answer:?}"
+            );
+            process.without(&[]);
+            process.settled().await;
+            let answer = process.acquire(&claim).await;
+            assert!(
+                matches!(&answer, Ok(Acquired::Granted(granted)) if granted.kind == GrantKind::Replayed),
+                "{answer:?}"
+            );
+        }
     }
 }
 

@@ -16,6 +16,8 @@ let pages = [""];
 let nextPage = "";
 // The name of the lock whose details are shown; null if none are.
 let shown = null;
+// The fencing tokens of the holders that are shown.
+let shownTokens = [];
 // The requests of the last refresh. A later refresh aborts them, so that an older answer never replaces a newer one.
 let requests = new AbortController();
 let timer;
@@ -137,6 +139,7 @@ async function showLock(signal) {
   const cooling = lock.free_in_ms === null ? "" : `; it stays closed for ${seconds(lock.free_in_ms)}`;
   part("lock-state").textContent = lock.state + cooling + (hidden > 0 ? `; ${hidden} more holders are not listed` : "");
   part("holders").replaceChildren(...lock.holders.map(holderRow));
+  shownTokens = lock.holders.map((holder) => holder.fencing_token);
   const head = lock.queue_head;
   const first = head && `; the first is “${head.owner}”, ${modeOf(head)}, since ${head.waiting_since}`;
   part("queue").textContent = `Waiting: ${lock.queue_length}${first ?? ""}`;
@@ -189,6 +192,7 @@ function element(tag, text) {
 
 function showDetails(name) {
   shown = name;
+  shownTokens = [];
   for (const id of ["lock-state", "queue", "holders"]) {
     part(id).textContent = "";
   }
@@ -202,6 +206,9 @@ function showDetails(name) {
 
 function turnTo(tokens) {
   pages = tokens;
+  // The next page is that of the answer to come.
+  nextPage = "";
+  part("next").disabled = part("previous").disabled = true;
   refresh();
 }
 
@@ -216,18 +223,23 @@ onSubmit("key-form", () => {
   key = part("key").value.trim();
   part("key").value = "";
   part("key-state").textContent = key ? "A key is used until this page is closed." : "No key is used.";
-  refresh();
+  turnTo([""]);
 });
 onSubmit("filter-form", () => {
   prefix = part("prefix").value.trim();
   turnTo([""]);
 });
 onSubmit("evict-form", async () => {
-  const name = shown;
+  const [name, tokens] = [shown, shownTokens];
   if (!confirm(`Take ${name} from its holders?`)) {
     return;
   }
   try {
+    // While the question was open, others may have been granted the lock.
+    const lock = await ask("GET", "/locks/{name}", { name });
+    if (!lock.holders.some((holder) => tokens.includes(holder.fencing_token))) {
+      throw new Refusal("Nobody was evicted", "the holders have changed");
+    }
     await ask("DELETE", "/locks/{name}", { name, query: { force: "true", reason: part("reason").value } });
     report(null, "evict-problem");
     refresh();
