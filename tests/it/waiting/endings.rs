@@ -337,11 +337,7 @@ async fn a_grant_whose_answer_was_lost_is_found_and_is_rolled_back_if_undelivere
     store.next([Fate::Lost]);
     releases(&service, &holder).await;
     let answer = waiting.answer().await.unwrap();
-    assert_eq!(
-        answer.outcome.kind(),
-        Some(GrantKind::Replayed),
-        "{answer:?}"
-    );
+    assert_eq!(answer.outcome.kind(), Some(GrantKind::New), "{answer:?}");
     drop(answer);
     service.shut_down(Duration::from_secs(5)).await;
     assert_idle(&service, &claim).await;
