@@ -12,10 +12,11 @@ type Skipped = (&'static str, &'static str);
 
 /// The tests that depend on the version of Redis: what scripts do, what they cost, how long keys are kept, what INFO,
 /// CONFIG, ACL and CLUSTER say, what WAIT waits for, and what a restart and a change of the clock do.
-const OF_REDIS: [&str; 15] = [
+const OF_REDIS: [&str; 16] = [
     "contract::redis",
     "contract::one_store::redis",
     "faults::clock",
+    "faults::cluster_listings",
     "faults::cluster_moves",
     "faults::crashes",
     "faults::redis_cluster",
@@ -50,7 +51,7 @@ const OF_NODES: [&str; 15] = [
     "api::waiting",
 ];
 
-const NOT_ON_REDIS_6: [Skipped; 6] = [
+const NOT_ON_REDIS_6: [Skipped; 7] = [
     (
         "a_durable_redis_that_is_loading_its_data_has_lost_none",
         "it refuses CONFIG SET while it loads its data, so that a slow load cannot be ended",
@@ -61,6 +62,10 @@ const NOT_ON_REDIS_6: [Skipped; 6] = [
     ),
     (
         "a_node_of_a_cluster_is_refused",
+        "the port of its bus cannot be chosen, and may be that of another test",
+    ),
+    (
+        "cluster_listings::",
         "the port of its bus cannot be chosen, and may be that of another test",
     ),
     (

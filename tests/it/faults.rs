@@ -4,6 +4,7 @@
 mod clients;
 mod clock;
 mod clock_back;
+mod cluster_listings;
 mod cluster_moves;
 mod crashes;
 mod events;

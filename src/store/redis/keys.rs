@@ -110,6 +110,22 @@ impl RedisKeys {
         self.of_data("barrier")
     }
 
+    /// A SCAN pattern that matches the records of these locks with this name prefix.
+    pub(super) fn lock_pattern(self, name_prefix: &str) -> String {
+        let tag = self
+            .0
+            .map_or("*".to_owned(), |it| partitions::tag(it).to_string());
+        let mut pattern = [prefix!(), "{", &tag, "}:l:"].concat();
+        for letter in name_prefix.chars() {
+            if matches!(letter, '*' | '?' | '[' | ']' | '^' | '\\') {
+                pattern.push('\\');
+            }
+            pattern.push(letter);
+        }
+        pattern.push('*');
+        pattern
+    }
+
     fn of_claim(self, name: &LockName, kind: &str, claim: &ClaimDigest) -> Vec<u8> {
         let kind = self.of_bucket(name.bucket(), kind, "");
         [kind.as_bytes(), record::claim(claim)].concat()
@@ -150,19 +166,6 @@ pub(super) fn releases_channel(database: u32) -> String {
 /// The channel on which processes announce that they want events.
 pub(super) fn watch_channel(database: u32) -> String {
     format!(concat!(prefix!(), "watch:{}"), database)
-}
-
-/// A SCAN pattern that matches the records of all locks with this name prefix.
-pub(super) fn lock_pattern(name_prefix: &str) -> String {
-    let mut pattern = concat!(prefix!(), "{*}:l:").to_owned();
-    for letter in name_prefix.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '^' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern.push('*');
-    pattern
 }
 
 /// The lock's name in the key of its record.
@@ -218,6 +221,11 @@ mod tests {
 
     #[test]
     fn a_prefix_means_itself_in_a_pattern() {
-        assert_eq!(lock_pattern("a*[b"), "lh:1:{*}:l:a\\*\\[b*");
+        let pattern_of = |keys: RedisKeys| keys.lock_pattern("a*[b");
+        assert_eq!(pattern_of(RedisKeys::default()), "lh:1:{*}:l:a\\*\\[b*");
+        assert_eq!(
+            pattern_of(RedisKeys::of_partition(0)),
+            "lh:1:{10}:l:a\\*\\[b*"
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Work that visits every lock: listings, the count of held locks, and corrections after a clock that was set back. It
-//! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests. SCAN visits all keys of the
-//! database, also those of others; `progress` knows when they are too many.
+//! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests. `scanning` visits the keys, and
+//! `progress` knows when they are too many.
 
 mod progress;
+mod scanning;
 mod snapshots;
 
 use std::sync::Arc;
@@ -11,20 +12,20 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use redis::Cmd;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::Instant;
 
-use progress::ScanProgress;
+use scanning::Scan;
 pub(super) use snapshots::Snapshots;
 use snapshots::{Snapshot, SnapshotNames};
 
-use super::cluster::{Topology, partitions};
+use super::cluster::partitions;
+use super::keys::{self, RedisKeys};
 use super::node::{Node, ScriptTries};
 use super::scripts::ScriptRequest;
-use super::views::{self, Scanned, Shifted};
-use super::{RedisStore, keys, scripts};
+use super::views::{self, Shifted};
+use super::{RedisStore, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
-use crate::store::pace::Pace;
-use crate::store::{Deadlines, Fault, ListQuery, StoreError};
+use crate::store::{Deadlines, ListQuery, StoreError};
 
 /// How many keys one step of a scan visits: few, because a request of anybody may have to wait for the whole step. Without
 /// foreign keys a step takes longer, because it reads what it finds.
@@ -80,8 +81,12 @@ impl RedisStore {
                 found.add(name);
             }
         };
-        self.scan(&query.prefix, &self.pace, deadlines, find)
-            .await?;
+        let scan = Scan {
+            prefix: &query.prefix,
+            pace: &self.pace,
+            deadlines,
+        };
+        self.scan(scan, find).await?;
         Ok(found.snapshot())
     }
 
@@ -140,115 +145,6 @@ impl RedisStore {
         self.pace.step(deadlines.end, step).await
     }
 
-    /// Passes on the key of every lock that is held or waited for, some of them twice. Returns how many are held.
-    async fn scan(
-        &self,
-        prefix: &str,
-        pace: &Pace,
-        deadlines: Deadlines,
-        mut each: impl FnMut(&[u8]),
-    ) -> Result<u64, StoreError> {
-        for _ in 0..ROUNDS_MAX {
-            let before = self.settled_places(deadlines).await?;
-            let mut held = 0;
-            for number in &before.numbers {
-                let node = &self.nodes[*number];
-                held += self
-                    .scan_node(node, prefix, pace, deadlines, &mut each)
-                    .await?;
-            }
-            // A lock that has moved meanwhile may have been missed.
-            if self.places(deadlines).await?.is_like(&before) {
-                return Ok(held);
-            }
-        }
-        Err(moving())
-    }
-
-    /// The nodes that have keys, once no slot of a lock is on its way: its keys are on two nodes until then.
-    async fn settled_places(&self, deadlines: Deadlines) -> Result<ScannedNodes, StoreError> {
-        let give_up = deadlines.end.min(Instant::now() + MOVE_TIMEOUT);
-        loop {
-            let places = self.places(deadlines).await?;
-            if places.topology.is_settled() {
-                return Ok(places);
-            }
-            if Instant::now() + MOVE_PAUSE >= give_up {
-                return Err(moving());
-            }
-            sleep(MOVE_PAUSE).await;
-        }
-    }
-
-    /// The same at once: one node for each primary of a cluster.
-    async fn places(&self, deadlines: Deadlines) -> Result<ScannedNodes, StoreError> {
-        let Some(cluster) = &self.cluster else {
-            return Ok(ScannedNodes {
-                numbers: vec![0],
-                topology: Arc::default(),
-            });
-        };
-        match timeout_at(deadlines.of_step(), cluster.refresh_from_all()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(failure)) => return Err(failure.into_error(false)),
-            Err(_) => {
-                return Err(StoreError::unavailable(
-                    Fault::Timeout,
-                    "the nodes do not answer",
-                ));
-            }
-        }
-        let topology = cluster.topology();
-        if topology.count_without_primary() > 0 {
-            let detail = "some locks have no primary";
-            return Err(StoreError::unavailable(Fault::Cluster, detail));
-        }
-        Ok(ScannedNodes {
-            numbers: topology.representatives(),
-            topology,
-        })
-    }
-
-    /// The same of one node.
-    async fn scan_node(
-        &self,
-        node: &Node,
-        prefix: &str,
-        pace: &Pace,
-        deadlines: Deadlines,
-        each: &mut impl FnMut(&[u8]),
-    ) -> Result<u64, StoreError> {
-        let pattern = keys::lock_pattern(prefix);
-        let (mut cursor, mut held) = (0, 0);
-        let mut progress = ScanProgress::default();
-        loop {
-            let request = ScriptRequest::new(&scripts::SCAN);
-            let step = async {
-                let began = Instant::now();
-                let command = |_| {
-                    let mut command = request.command(&[&node.keys.node()]);
-                    command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
-                    // One command reads keys of several slots only outside of a cluster.
-                    command.arg(u8::from(self.cluster.is_none()));
-                    command
-                };
-                let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
-                let answer = node.run(request, deadline, tries, command, views::scanned);
-                let (scanned, worked) = answer.await?;
-                let worked = worked.unwrap_or_else(|| began.elapsed());
-                Ok(((scanned, worked), Some(worked)))
-            };
-            let (scanned, worked): (Scanned, _) = pace.step(deadlines.end, step).await?;
-            held += scanned.held;
-            scanned.keys.iter().for_each(|key| each(key));
-            if scanned.next == 0 {
-                return Ok(held);
-            }
-            progress.step(scanned.total, pace.time_for(worked), deadlines.end)?;
-            cursor = scanned.next;
-        }
-    }
-
     /// Does the work that visits every lock, if it is due.
     pub(super) async fn sweep_if_due(&self) {
         tokio::select! {
@@ -284,8 +180,12 @@ impl RedisStore {
         {
             return;
         }
-        let deadlines = deadlines_within(COUNT_TIMEOUT);
-        let counted = self.scan("", &self.count_pace, deadlines, |_| {}).await;
+        let scan = Scan {
+            prefix: "",
+            pace: &self.count_pace,
+            deadlines: deadlines_within(COUNT_TIMEOUT),
+        };
+        let counted = self.scan(scan, |_| {}).await;
         let mut last_health = self
             .last_health
             .lock()
@@ -296,7 +196,7 @@ impl RedisStore {
 
     /// Corrects all locks after the clock of Redis was set back, even those without requests.
     async fn shift_locks(&self, node: &Node) -> Result<(), StoreError> {
-        let pattern = keys::lock_pattern("");
+        let pattern = RedisKeys::default().lock_pattern("");
         let deadlines = deadlines_within(SWEEP_TIMEOUT);
         let mut cursor = 0;
         loop {
@@ -357,25 +257,6 @@ impl RedisStore {
         };
         self.pace.step(deadlines.end, step).await
     }
-}
-
-/// Where locks are.
-struct ScannedNodes {
-    numbers: Vec<usize>,
-    topology: Arc<Topology>,
-}
-
-impl ScannedNodes {
-    /// Whether nothing has moved from one to the other.
-    fn is_like(&self, other: &Self) -> bool {
-        let both = [&self.topology, &other.topology];
-        both[0].has_same_owners(both[1]) && both.iter().all(|it| it.is_settled())
-    }
-}
-
-/// While slots move, a scan could miss a lock that is held all the time, or count it twice.
-fn moving() -> StoreError {
-    StoreError::unavailable(Fault::Busy, "slots of the cluster are on their way")
 }
 
 fn page(locks: Vec<LockView>, next_after: Option<LockName>) -> Listing {

@@ -49,6 +49,8 @@ pub(super) struct Scanned {
     pub(super) total: u64,
     /// How many of the visited locks are held.
     pub(super) held: u64,
+    /// Whether a pattern that names a hash tag makes the node of a cluster visit the keys of one slot only.
+    pub(super) visits_slots: bool,
     pub(super) keys: Vec<Vec<u8>>,
 }
 
@@ -92,6 +94,7 @@ pub(super) fn scanned(mut reply: Reply) -> Result<(Scanned, Option<Duration>), M
         next: reply.number()?,
         total: reply.number()?,
         held: reply.number()?,
+        visits_slots: reply.number()? == 1,
         keys: reply.keys()?,
     };
     Ok((scanned, worked))

@@ -1,13 +1,12 @@
 //! A Redis Cluster that is down, or whose slots move, and what requests get meanwhile.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::config::RedisConfig;
 use leasehold::domain::{Acquired, Attempt, Claim, LockName};
-use leasehold::store::{Deadlines, ListQuery, LockStore};
-use tokio::time::{Instant, sleep};
+use leasehold::store::LockStore;
+use tokio::time::Instant;
 
 use super::redis_cluster::is_renewed;
 use super::{Replica, lasting};
@@ -19,9 +18,9 @@ use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{eventually, stores};
 
 /// Longer than a test: no check of the store finds out what requests do not.
-const NO_CHECKS: Duration = Duration::from_secs(60);
+pub(super) const NO_CHECKS: Duration = Duration::from_secs(60);
 
-async fn store(cluster: &RedisCluster, check_interval: Duration) -> Arc<dyn LockStore> {
+pub(super) async fn store(cluster: &RedisCluster, check_interval: Duration) -> Arc<dyn LockStore> {
     let config = RedisConfig {
         check_interval,
         ..stores::redis_config()
@@ -30,7 +29,7 @@ async fn store(cluster: &RedisCluster, check_interval: Duration) -> Arc<dyn Lock
     store.expect("the store opens")
 }
 
-fn deadline() -> Instant {
+pub(super) fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
@@ -55,7 +54,7 @@ async fn owner_of(cluster: &RedisCluster, store: &Arc<dyn LockStore>, name: &Loc
     cluster.owner(slot).await
 }
 
-async fn granted(store: &Arc<dyn LockStore>, claim: &Claim) {
+pub(super) async fn granted(store: &Arc<dyn LockStore>, claim: &Claim) {
     let acquiring = store.acquire(claim, Attempt::random(), None, deadline());
     let acquired = acquiring.await;
     assert!(matches!(acquired, Ok(Acquired::Granted(_))), "{acquired:?}");
@@ -146,75 +145,6 @@ async fn a_claim_that_waits_for_locks_of_several_primaries_has_its_place_at_once
     let executed = scripts_executed(&cluster).await - before;
     // Both partitions are asked, and then queue the claim.
     assert_eq!(executed, 4);
-}
-
-#[tokio::test]
-async fn a_listing_waits_for_a_slot_that_moves_and_has_its_locks_once() {
-    let cluster = RedisCluster::start(2, RedisOptions::forgetful()).await;
-    let store = store(&cluster, NO_CHECKS).await;
-    let held = many_held(&store).await;
-    let slot = cluster.slot_of_lock(lock_of(&held[0]).as_str()).await;
-    let from = cluster.owner(slot).await;
-    cluster.begin_move(slot, from, 1 - from).await;
-    let moving = async {
-        // Longer than all attempts to scan take, one after the other.
-        sleep(Duration::from_secs(2)).await;
-        cluster.move_keys(slot, from, 1 - from).await;
-        cluster.end_move(slot, from, 1 - from).await;
-    };
-    let (listed, ()) = tokio::join!(listed(&store), moving);
-    assert_eq!(listed, all_names(&held));
-}
-
-/// The connections of some parts still lead to where their slots were.
-#[tokio::test]
-async fn a_listing_has_all_locks_when_no_request_has_noticed_that_slots_have_moved() {
-    let cluster = RedisCluster::start(2, RedisOptions::forgetful()).await;
-    let store = store(&cluster, NO_CHECKS).await;
-    let held = many_held(&store).await;
-    let mut slots = BTreeMap::new();
-    for claim in &held {
-        let slot = cluster.slot_of_lock(lock_of(claim).as_str()).await;
-        slots.insert(slot, cluster.owner(slot).await);
-    }
-    // The first parts of all are now the first ones of the second node, which a scan starts from.
-    let first_parts: Vec<_> = slots.into_iter().filter(|(_, owner)| *owner == 0).collect();
-    for (slot, from) in first_parts.into_iter().take(4) {
-        cluster.move_slot(slot, from, 1 - from).await;
-    }
-    assert_eq!(listed(&store).await, all_names(&held));
-}
-
-/// Claims that hold locks in nearly all parts.
-async fn many_held(store: &Arc<dyn LockStore>) -> Vec<Claim> {
-    let held: Vec<_> = (0..200).map(|_| lasting(claim())).collect();
-    for claim in &held {
-        granted(store, claim).await;
-    }
-    held
-}
-
-async fn listed(store: &Arc<dyn LockStore>) -> Vec<LockName> {
-    let query = ListQuery {
-        prefix: String::new(),
-        within: None,
-        after: None,
-        snapshot: None,
-        page_size: 1_000,
-    };
-    let deadlines = Deadlines {
-        step: Duration::from_secs(10),
-        end: deadline(),
-    };
-    let listed = store.list(&query, deadlines).await;
-    let listed = listed.expect("it waits until the slot has moved");
-    listed.locks.into_iter().map(|lock| lock.name).collect()
-}
-
-fn all_names(held: &[Claim]) -> Vec<LockName> {
-    let mut all: Vec<_> = held.iter().map(|claim| lock_of(claim).clone()).collect();
-    all.sort();
-    all
 }
 
 /// Redis has a limit on connections, and a barrier blocks its own.

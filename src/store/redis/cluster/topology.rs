@@ -60,6 +60,13 @@ impl Topology {
         (0..partitions::COUNT).filter(is_first).collect()
     }
 
+    /// The partitions that have the same primary as this one, itself included.
+    pub(in crate::store::redis) fn partitions_beside(&self, partition: usize) -> Vec<usize> {
+        let owner_of = |partition: usize| self.owners.get(partition)?.as_ref();
+        let is_beside = |other: &usize| owner_of(*other) == owner_of(partition);
+        (0..self.owners.len()).filter(is_beside).collect()
+    }
+
     /// Whether no slot is on its way, as every healthy primary has said.
     pub(in crate::store::redis) fn is_settled(&self) -> bool {
         let mut primaries = self
@@ -262,6 +269,8 @@ mod tests {
             assert_eq!(owner.id, "b");
             assert_eq!(topology.partitions_of("b"), partitions::COUNT);
             assert_eq!(topology.representatives(), [0]);
+            let all: Vec<_> = (0..partitions::COUNT).collect();
+            assert_eq!(topology.partitions_beside(3), all);
         }
     }
 

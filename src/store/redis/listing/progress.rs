@@ -21,26 +21,31 @@ pub(super) struct ScanProgress {
 }
 
 impl ScanProgress {
-    /// Notes a step that took so long at its pace, and found this many keys in the database.
-    ///
-    /// # Errors
-    /// The keys are so many that the scan would not be over at `end`, not even half as fast again as until now.
-    pub(super) fn step(
-        &mut self,
-        keys: u64,
-        took: Duration,
-        end: Instant,
-    ) -> Result<(), StoreError> {
+    /// Notes a step that took so long at its pace.
+    pub(super) fn step(&mut self, took: Duration) {
         self.steps += 1;
         self.took += took;
-        let steps_left = (keys / SCAN_STEP as u64).saturating_sub(u64::from(self.steps));
+    }
+
+    /// How many steps there were.
+    pub(super) fn steps(&self) -> u64 {
+        u64::from(self.steps)
+    }
+
+    /// Checks a scan that takes this many steps in all.
+    ///
+    /// # Errors
+    /// It would not be over at `end`, not even half as fast again as until now.
+    pub(super) fn check(&self, steps_in_all: u64, end: Instant) -> Result<(), StoreError> {
+        let steps_left = steps_in_all.saturating_sub(self.steps());
         let left = self.took.as_secs_f64() / f64::from(self.steps) * steps_left as f64 / 1.5;
         let has_time = end.saturating_duration_since(Instant::now()).as_secs_f64() >= left;
         if self.steps < STEPS_JUDGED || has_time {
             return Ok(());
         }
+        let keys = steps_in_all * SCAN_STEP as u64;
         let detail = format!(
-            "to list locks, {keys} keys would have to be visited in the share of the time of Redis that listings have; \
+            "to list locks, about {keys} keys would have to be visited in the share of the time of Redis that listings have; \
              if some are of other programs, give Leasehold a database of its own"
         );
         Err(StoreError::unavailable(Fault::Crowded, detail))
@@ -52,19 +57,19 @@ mod tests {
     use super::*;
 
     const MILLI: Duration = Duration::from_millis(1);
-    const KEYS: u64 = 10_000 * SCAN_STEP as u64;
+    const STEPS: u64 = 10_000;
 
     /// How many of its steps a scan makes if each takes a millisecond.
     async fn steps_made(timeout: Duration) -> u64 {
         let (mut progress, end) = (ScanProgress::default(), Instant::now() + timeout);
-        let steps = KEYS / SCAN_STEP as u64;
-        for step in 1..=steps {
+        for step in 1..=STEPS {
             tokio::time::advance(MILLI).await;
-            if progress.step(KEYS, MILLI, end).is_err() {
+            progress.step(MILLI);
+            if progress.check(STEPS, end).is_err() {
                 return step;
             }
         }
-        steps
+        STEPS
     }
 
     #[tokio::test(start_paused = true)]
@@ -82,7 +87,8 @@ mod tests {
         let (mut progress, end) = (ScanProgress::default(), Instant::now() + MILLI * 20_000);
         tokio::time::advance(MILLI * 5_000).await;
         for _ in 0..100 {
-            progress.step(KEYS, MILLI, end).expect("there is time");
+            progress.step(MILLI);
+            progress.check(STEPS, end).expect("there is time");
         }
     }
 }

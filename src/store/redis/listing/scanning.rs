@@ -1,0 +1,208 @@
+//! Visits the keys of every lock, in small steps. What is done with them is not known here.
+//!
+//! SCAN visits all keys of the database, also those of others. A node of a cluster visits only one slot for a pattern
+//! that names its hash tag, since Redis 7.4 and Valkey 8; Leasehold has one slot for each partition. So foreign keys cost
+//! a scan nothing there.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::progress::ScanProgress;
+use super::{MOVE_PAUSE, MOVE_TIMEOUT, ROUNDS_MAX, SCAN_STEP};
+use crate::store::pace::Pace;
+use crate::store::redis::cluster::Topology;
+use crate::store::redis::keys::RedisKeys;
+use crate::store::redis::node::{Node, ScriptTries};
+use crate::store::redis::scripts::ScriptRequest;
+use crate::store::redis::views::{self, Scanned};
+use crate::store::redis::{RedisStore, scripts};
+use crate::store::{Deadlines, Fault, StoreError};
+
+/// What a scan looks for, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Scan<'a> {
+    /// The names of the locks begin with this.
+    pub(super) prefix: &'a str,
+    pub(super) pace: &'a Pace,
+    pub(super) deadlines: Deadlines,
+}
+
+impl RedisStore {
+    /// Passes on the key of every lock that is held or waited for, some of them twice. Returns how many are held.
+    pub(super) async fn scan(
+        &self,
+        scan: Scan<'_>,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<u64, StoreError> {
+        for _ in 0..ROUNDS_MAX {
+            let before = self.settled_places(scan.deadlines).await?;
+            let mut held = 0;
+            for number in &before.numbers {
+                let partitions = before.topology.partitions_beside(*number);
+                held += self
+                    .scan_node(*number, &partitions, scan, &mut each)
+                    .await?;
+            }
+            // A lock that has moved meanwhile may have been missed.
+            if self.places(scan.deadlines).await?.is_like(&before) {
+                return Ok(held);
+            }
+        }
+        Err(moving())
+    }
+
+    /// The nodes that have keys, once no slot of a lock is on its way: its keys are on two nodes until then.
+    async fn settled_places(&self, deadlines: Deadlines) -> Result<ScannedNodes, StoreError> {
+        let give_up = deadlines.end.min(Instant::now() + MOVE_TIMEOUT);
+        loop {
+            let places = self.places(deadlines).await?;
+            if places.topology.is_settled() {
+                return Ok(places);
+            }
+            if Instant::now() + MOVE_PAUSE >= give_up {
+                return Err(moving());
+            }
+            sleep(MOVE_PAUSE).await;
+        }
+    }
+
+    /// The same at once: one node for each primary of a cluster.
+    async fn places(&self, deadlines: Deadlines) -> Result<ScannedNodes, StoreError> {
+        let Some(cluster) = &self.cluster else {
+            return Ok(ScannedNodes {
+                numbers: vec![0],
+                topology: Arc::default(),
+            });
+        };
+        match timeout_at(deadlines.of_step(), cluster.refresh_from_all()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return Err(failure.into_error(false)),
+            Err(_) => {
+                return Err(StoreError::unavailable(
+                    Fault::Timeout,
+                    "the nodes do not answer",
+                ));
+            }
+        }
+        let topology = cluster.topology();
+        if topology.count_without_primary() > 0 {
+            let detail = "some locks have no primary";
+            return Err(StoreError::unavailable(Fault::Cluster, detail));
+        }
+        Ok(ScannedNodes {
+            numbers: topology.representatives(),
+            topology,
+        })
+    }
+
+    /// The same of one node, or of one primary of a cluster, which has these partitions.
+    async fn scan_node(
+        &self,
+        number: usize,
+        partitions: &[usize],
+        scan: Scan<'_>,
+        each: &mut impl FnMut(&[u8]),
+    ) -> Result<u64, StoreError> {
+        let node = &self.nodes[number];
+        let pattern = RedisKeys::default().lock_pattern(scan.prefix);
+        let (mut cursor, mut held) = (0, 0);
+        let mut progress = ScanProgress::default();
+        loop {
+            let scanned = self
+                .scan_step(node, cursor, &pattern, scan, &mut progress)
+                .await?;
+            let steps_in_all = scanned.total / SCAN_STEP as u64;
+            // Each slot is one step at least.
+            if cursor == 0 && scanned.visits_slots && steps_in_all > partitions.len() as u64 {
+                return self.scan_slots(partitions, scan, each).await;
+            }
+            held += scanned.held;
+            scanned.keys.iter().for_each(|key| each(key));
+            if scanned.next == 0 {
+                return Ok(held);
+            }
+            progress.check(steps_in_all, scan.deadlines.end)?;
+            cursor = scanned.next;
+        }
+    }
+
+    /// The same, slot by slot.
+    async fn scan_slots(
+        &self,
+        partitions: &[usize],
+        scan: Scan<'_>,
+        each: &mut impl FnMut(&[u8]),
+    ) -> Result<u64, StoreError> {
+        let mut held = 0;
+        let mut progress = ScanProgress::default();
+        for (index, number) in partitions.iter().enumerate() {
+            let node = &self.nodes[*number];
+            let pattern = node.keys.lock_pattern(scan.prefix);
+            let mut cursor = 0;
+            loop {
+                let scanned = self
+                    .scan_step(node, cursor, &pattern, scan, &mut progress)
+                    .await?;
+                held += scanned.held;
+                scanned.keys.iter().for_each(|key| each(key));
+                if scanned.next == 0 {
+                    break;
+                }
+                // Names are spread evenly: the slots so far have taken as many steps for each as the others will, at least.
+                let steps_in_all = progress.steps() * partitions.len() as u64 / (index as u64 + 1);
+                progress.check(steps_in_all, scan.deadlines.end)?;
+                cursor = scanned.next;
+            }
+        }
+        Ok(held)
+    }
+
+    async fn scan_step(
+        &self,
+        node: &Node,
+        cursor: u64,
+        pattern: &str,
+        scan: Scan<'_>,
+        progress: &mut ScanProgress,
+    ) -> Result<Scanned, StoreError> {
+        let request = ScriptRequest::new(&scripts::SCAN);
+        let step = async {
+            let began = Instant::now();
+            let command = |_| {
+                let mut command = request.command(&[&node.keys.node()]);
+                command.arg(cursor).arg(pattern).arg(SCAN_STEP);
+                // One command reads keys of several slots only outside of a cluster.
+                command.arg(u8::from(self.cluster.is_none()));
+                command
+            };
+            let (deadline, tries) = (scan.deadlines.of_step(), &mut ScriptTries::default());
+            let answer = node.run(request, deadline, tries, command, views::scanned);
+            let (scanned, worked) = answer.await?;
+            let worked = worked.unwrap_or_else(|| began.elapsed());
+            Ok(((scanned, worked), Some(worked)))
+        };
+        let (scanned, worked): (Scanned, _) = scan.pace.step(scan.deadlines.end, step).await?;
+        progress.step(scan.pace.time_for(worked));
+        Ok(scanned)
+    }
+}
+
+/// Where locks are.
+struct ScannedNodes {
+    numbers: Vec<usize>,
+    topology: Arc<Topology>,
+}
+
+impl ScannedNodes {
+    /// Whether nothing has moved from one to the other.
+    fn is_like(&self, other: &Self) -> bool {
+        let both = [&self.topology, &other.topology];
+        both[0].has_same_owners(both[1]) && both.iter().all(|it| it.is_settled())
+    }
+}
+
+/// While slots move, a scan could miss a lock that is held all the time, or count it twice.
+fn moving() -> StoreError {
+    StoreError::unavailable(Fault::Busy, "slots of the cluster are on their way")
+}
