@@ -5,6 +5,7 @@
 //! all rows: nothing that was reported is lost, and no lease, closed time, place or tombstone is shortened by the time
 //! that the process was away, whatever the system's clock does. One process uses a directory at a time.
 
+mod confirmed;
 mod disk;
 mod examination;
 mod identity;

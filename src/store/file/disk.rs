@@ -10,6 +10,7 @@ use std::sync::Arc;
 use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _};
 
 use super::super::state::is_referred_to;
+use super::confirmed;
 use super::identity::Identities;
 use super::reserve::{self, Reserve};
 use super::rows::{self, Clocks, ROWS, Rows, unusable, write};
@@ -50,7 +51,7 @@ pub(super) struct Disk {
     reserve: Reserve,
     identities: Arc<Identities>,
     /// Keeps the lock for as long as the directory is in use.
-    _lock: File,
+    lock: File,
 }
 
 impl Disk {
@@ -65,7 +66,7 @@ impl Disk {
         builder.recursive(true).mode(0o700);
         builder.create(directory).map_err(refused)?;
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
+        options.read(true).write(true).create(true).truncate(false);
         let lock = open_lock(options.mode(OWN_MODE), directory).map_err(|it| it.to_string())?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -81,6 +82,8 @@ impl Disk {
         let _ = fs::remove_file(directory.join(NEW_FILE));
         let file = directory.join(FILE);
         if find_database(&file)?.is_none() {
+            // What was confirmed was of another database.
+            lock.set_len(0).map_err(refused)?;
             create(directory, clocks)
                 .map_err(|error| format!("cannot create a database in {shown}: {error}"))?;
         }
@@ -96,7 +99,7 @@ impl Disk {
             is_doubtful: false,
             identities: Arc::new(identities),
             reserve: Reserve::find(directory)?,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -110,7 +113,8 @@ impl Disk {
         row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
     ) -> Result<T, String> {
         let database = self.database.as_ref().ok_or("the database is closed")?;
-        rows::read(database, &self.directory.join(FILE), begin, row)
+        let confirmed = confirmed::read(&self.lock);
+        rows::read(database, &self.directory.join(FILE), confirmed, begin, row)
     }
 
     /// Writes rows and clocks. They are on the disk when this returns. If the disk is full, the reserve is given up for
@@ -173,6 +177,7 @@ impl Disk {
                 None => builder_of_databases().open(self.directory.join(FILE))?,
             };
             write(&database, rows, clocks)?;
+            confirmed::write(&self.lock, clocks.store);
             self.database = Some(database);
             Ok(())
         })

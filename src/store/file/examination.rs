@@ -9,7 +9,8 @@ use std::path::Path;
 use redb::StorageBackend as _;
 use redb::backends::InMemoryBackend;
 
-use super::super::state::{Downtime, Loading};
+use super::super::state::{Downtime, Loading, StoreTime};
+use super::confirmed;
 use super::disk::{FILE, LOCK_FILE, builder_of_databases, find_database, open_lock};
 use super::reserve::Reserve;
 use super::rows::{read, unusable};
@@ -66,9 +67,9 @@ pub fn excessive_rights(directory: &Path) -> Vec<String> {
 }
 
 fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, String> {
-    if is_in_use(directory)? {
+    let Some(_) = last_confirmed(directory)? else {
         return Ok(Examination::InUse);
-    }
+    };
     Reserve::check(directory)?;
     let file = directory.join(FILE);
     let Some(length) = find_database(&file)? else {
@@ -79,21 +80,22 @@ fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, Str
     }
     let bytes = fs::read(&file).map_err(|error| unusable(&file, error))?;
     // A process that has started meanwhile may have changed what was read.
-    if is_in_use(directory)? {
+    let Some(confirmed) = last_confirmed(directory)? else {
         return Ok(Examination::InUse);
-    }
-    load(&file, &bytes, locks_max).map(Examination::Sound)
+    };
+    load(&file, &bytes, confirmed, locks_max).map(Examination::Sound)
 }
 
-fn is_in_use(directory: &Path) -> Result<bool, String> {
+/// The time of the last commit that was confirmed, if it is known; `None` while a process uses the directory.
+fn last_confirmed(directory: &Path) -> Result<Option<Option<StoreTime>>, String> {
     let lock = match open_lock(OpenOptions::new().read(true), directory) {
         Ok(lock) => lock,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(None)),
         Err(error) => return Err(error.to_string()),
     };
     match lock.try_lock_shared() {
-        Ok(()) => Ok(false),
-        Err(TryLockError::WouldBlock) => Ok(true),
+        Ok(()) => Ok(Some(confirmed::read(&lock))),
+        Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => {
             let shown = directory.display();
             Err(format!("cannot use the directory {shown}: {error}"))
@@ -102,7 +104,12 @@ fn is_in_use(directory: &Path) -> Result<bool, String> {
 }
 
 /// Loads a copy of the file, which may need to be repaired after a crash. Returns how many rows it has.
-fn load(file: &Path, bytes: &[u8], locks_max: usize) -> Result<u64, String> {
+fn load(
+    file: &Path,
+    bytes: &[u8],
+    confirmed: Option<StoreTime>,
+    locks_max: usize,
+) -> Result<u64, String> {
     let copy = InMemoryBackend::new();
     let copied = copy.set_len(bytes.len() as u64);
     copied
@@ -113,11 +120,17 @@ fn load(file: &Path, bytes: &[u8], locks_max: usize) -> Result<u64, String> {
         .create_with_backend(copy);
     let database = opened.map_err(|error| unusable(file, error))?;
     let begin = |_| (Loading::new(locks_max, Downtime::default()), 0);
-    let (_, rows) = read(&database, file, begin, |(loading, rows), key, value| {
-        *rows += 1;
-        loading
-            .row(key, value)
-            .map_err(|invalid| invalid.to_string())
-    })?;
+    let (_, rows) = read(
+        &database,
+        file,
+        confirmed,
+        begin,
+        |(loading, rows), key, value| {
+            *rows += 1;
+            loading
+                .row(key, value)
+                .map_err(|invalid| invalid.to_string())
+        },
+    )?;
     Ok(rows)
 }

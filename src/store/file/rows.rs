@@ -77,13 +77,15 @@ impl Clocks {
     }
 }
 
-/// Reads all rows of the database in this file, the clocks first.
+/// Reads all rows of the database in this file, the clocks first. The last commit was not before the time that was
+/// confirmed.
 ///
 /// # Errors
 /// Why the file cannot be used, and what to do.
 pub(super) fn read<T>(
     database: &Database,
     file: &Path,
+    confirmed: Option<StoreTime>,
     begin: impl FnOnce(Clocks) -> T,
     mut row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
 ) -> Result<T, String> {
@@ -94,6 +96,11 @@ pub(super) fn read<T>(
     let clocks = table.get(CLOCKS_KEY).map_err(|error| unusable(&error))?;
     let clocks = clocks.and_then(|clocks| Clocks::from_bytes(clocks.value()));
     let clocks = clocks.ok_or_else(|| unusable(&"it has no clocks that can be read"))?;
+    if confirmed.is_some_and(|confirmed| clocks.store < confirmed) {
+        let lacks =
+            "it lacks changes that were reported: its end is damaged, or it is an older copy";
+        return Err(unusable(&lacks));
+    }
     let mut taken = begin(clocks);
     for entry in table.iter().map_err(|error| unusable(&error))? {
         let (key, value) = entry.map_err(|error| unusable(&error))?;

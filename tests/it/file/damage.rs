@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use leasehold::store::file::{Examination, examine};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
@@ -99,6 +100,59 @@ async fn a_file_that_is_cut_off_or_changed_is_refused() {
     assert!(refused(directory.path()).contains("backup"));
     fs::write(&file, &whole).unwrap();
     serve(directory.path());
+}
+
+/// redb takes a damaged last commit for one that was cut short, and would go on from the commit before it.
+#[tokio::test]
+async fn a_database_without_the_last_grant_is_refused_wherever_its_last_pages_are_damaged() {
+    const PAGE: usize = 4096;
+    let directory = stores::directory();
+    let file = directory.path().join(FILE);
+    let serving = serve(directory.path());
+    assert_eq!(post(&serving, "/locks/first").await.0, 201);
+    let older = fs::read(&file).unwrap();
+    assert_eq!(post(&serving, "/locks/last").await.0, 201);
+    drop(serving);
+    let whole = fs::read(&file).unwrap();
+    let pages: Vec<_> = (0..whole.len())
+        .step_by(PAGE)
+        .filter(|at| older.get(*at..*at + PAGE) != Some(&whole[*at..*at + PAGE]))
+        .collect();
+    let mut refusals = 0;
+    for at in &pages {
+        let differs = |at: &usize| older.get(*at) != Some(&whole[*at]);
+        let at = (*at..*at + PAGE).find(differs).unwrap();
+        let mut changed = whole.clone();
+        changed[at] ^= 1;
+        fs::write(&file, &changed).unwrap();
+        let examined = examine(directory.path(), 1_000);
+        if matches!(examined, Examination::Unusable(_)) {
+            refusals += 1;
+            assert!(refused(directory.path()).contains("backup"));
+        } else {
+            // What was changed is of no use to it, as in a page that the last commit has left.
+            assert_eq!(post(&serve(directory.path()), "/locks/last").await.0, 423);
+        }
+    }
+    assert!(refusals > 0, "nothing was damaged in {} pages", pages.len());
+}
+
+#[tokio::test]
+async fn an_older_copy_is_refused_and_an_empty_directory_begins_anew() {
+    let directory = stores::directory();
+    let file = directory.path().join(FILE);
+    drop(serve(directory.path()));
+    let older = fs::read(&file).unwrap();
+    let serving = serve(directory.path());
+    assert_eq!(post(&serving, "/locks/last").await.0, 201);
+    drop(serving);
+    fs::write(&file, &older).unwrap();
+    let said = refused(directory.path());
+    assert!(said.contains("it is an older copy"), "{said}");
+    fs::remove_file(&file).unwrap();
+    for _ in 0..2 {
+        serve(directory.path());
+    }
 }
 
 #[test]
