@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, Granted, LockName, Refused, Suspended};
+use crate::domain::{Acquired, GrantKind, Granted, LockName, Refused, Suspended};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::{Departure, SentRelease};
@@ -55,12 +55,15 @@ impl WaitLoop {
         let is_over_quota = matches!(end, Acquired::Refused(Refused::TooManyLeases { .. }));
         let keeps_place = is_over_quota && self.was_queued();
         let answer = self.request.answer(end, sent, self.waited());
-        let expires_in = match &answer {
-            Ok(answer) => answer.outcome.granted().and_then(soonest_end),
+        let granted = match &answer {
+            Ok(answer) => answer.outcome.granted(),
             Err(_) => None,
         };
-        // Where the claim does not hold, nothing keeps the next waiter from its turn.
-        let recheck_in = expires_in.unwrap_or_default();
+        let expires_in = granted.and_then(soonest_end);
+        // Where the claim does not hold, nothing keeps the next waiter from its turn. If another request of the claim was
+        // granted the lock before, this one may have followed the reservation of the next waiter.
+        let is_new = granted.is_some_and(|granted| granted.kind == GrantKind::New);
+        let recheck_in = expires_in.filter(|_| is_new).unwrap_or_default();
         self.record_answer(sent, Some(recheck_in), false);
         let releases = match expires_in {
             Some(_) => self.queues().granted(&self.waiter),

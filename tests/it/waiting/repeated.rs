@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use leasehold::domain::{Claim, Mode, Share};
+use tokio::time::{Instant, sleep};
 
 use super::{LONG_WAIT, Waiting, held, releases, rivals, settle, view};
 use crate::support::fixture::lock_of;
@@ -51,4 +52,29 @@ async fn an_earlier_request_keeps_its_place_when_a_later_one_has_timed_out() {
         next.granted().await;
         releases(&service, &claim).await;
     }
+}
+
+/// A request that finds its claim granted may have followed the reservation of the next waiter.
+#[tokio::test(start_paused = true)]
+async fn requests_whose_claim_was_granted_to_another_one_delay_nobody() {
+    let (service, _) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let mut waiting = Vec::new();
+    for claim in rivals(&holder, 4) {
+        let claim = Arc::new(Claim {
+            mode: Mode::Shared(Share::READ),
+            ..(*claim).clone()
+        });
+        for _ in 0..2 {
+            waiting.push(Waiting::queued(&service, &claim, LONG_WAIT).await);
+        }
+    }
+    let released = Instant::now();
+    releases(&service, &holder).await;
+    for request in waiting {
+        let outcome = request.outcome().await;
+        assert!(outcome.kind().is_some(), "{outcome:?}");
+    }
+    // A reservation that nobody follows takes much longer, once for each claim.
+    assert!(released.elapsed() < Duration::from_millis(200));
 }
