@@ -1,6 +1,7 @@
 //! The server's limits for one peer and for all: connections, requests, and time to read. The tests use a small
 //! application of their own; `abuse` tests the whole binary.
 
+mod expired_holders;
 mod foreign_keys;
 mod heads;
 mod listings;

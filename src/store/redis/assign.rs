@@ -3,12 +3,14 @@
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use super::constants as lua;
 use super::encode::digests;
 use super::node::{Node, ScriptTries};
+use super::reply::{Malformed, Reply};
 use super::scripts::ScriptRequest;
-use super::{RedisStore, decode, scripts};
+use super::{RedisStore, scripts};
 use crate::domain::Claim;
-use crate::store::assignment::{AssignFences, Assigned, FenceChange};
+use crate::store::assignment::{AssignFences, Assigned, FenceChange, PermitUse};
 use crate::store::{Fault, StoreError, StoreResult};
 
 #[async_trait]
@@ -40,7 +42,7 @@ impl Node {
         let digests = digests(&claim.names, claim.token);
         let command = |_| self.assign_command(request, claim, &digests, changes);
         let mut tries = ScriptTries::default();
-        let run = self.run(request, deadline, &mut tries, command, decode::assigned);
+        let run = self.run(request, deadline, &mut tries, command, decode);
         let assigned = run.await?;
         if matches!(assigned, Assigned::Held(_)) {
             // A counter that is behind these later has lost data.
@@ -53,4 +55,33 @@ impl Node {
         }
         Ok(assigned)
     }
+}
+
+fn decode(mut reply: Reply) -> Result<Assigned, Malformed> {
+    match reply.number()? {
+        lua::NOT_HELD => return Ok(Assigned::NotHeld),
+        lua::TAKEN => return counters(reply).map(Assigned::Taken),
+        _ => {}
+    }
+    let mut of_locks = Vec::new();
+    while !reply.is_read() {
+        let mut users = reply.list()?;
+        let mut of_lock = Vec::new();
+        while !users.is_read() {
+            of_lock.push(PermitUse {
+                user: users.bytes()?.try_into().map_err(|_| Malformed)?,
+                permits: u32::try_from(users.number()?).map_err(|_| Malformed)?,
+            });
+        }
+        of_locks.push(of_lock);
+    }
+    Ok(Assigned::Held(of_locks))
+}
+
+fn counters(mut reply: Reply) -> Result<Vec<u64>, Malformed> {
+    let mut counters = Vec::new();
+    while !reply.is_read() {
+        counters.push(reply.number()?);
+    }
+    Ok(counters)
 }

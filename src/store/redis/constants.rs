@@ -66,10 +66,11 @@ numbers! { BOUNDS:
     LISTED_BYTES_MAX = AnswerRoom::BYTES_MAX as u64;
     /// The most entries of a lock that are searched for holders to list.
     SEARCHED_MAX = 1_000;
-    /// How many expired holders one script removes.
+    /// How many expired entries one script searches, or removes from the count of a principal's leases.
     REAPED_MAX = 500;
-    /// How many holders one script evicts. Approximate: Redis returns a small set whole, and a step may find a few more.
-    EVICTED_AT_ONCE = 100;
+    /// How many holders one script evicts, or ends because they have expired: each takes some ten commands. Approximate
+    /// for evictions: Redis returns a small set whole, and a step may find a few more.
+    ENDED_AT_ONCE = 100;
     /// How many dead processes and departed waiters one script passes over.
     PASSED_OVER_MAX = 16;
     /// The most withdrawn attempts that are remembered of one claim. A client that disconnects again and again must not
@@ -119,6 +120,8 @@ numbers! { CODES:
     RENEWABLE = 21;
     /// The grant of the claim is beyond a quota, and is being rolled back.
     OVER_QUOTA = 22;
+    /// Very many holders have expired together. Some were removed, and the request must be repeated.
+    HOLDERS_EXPIRED = 23;
     /// The claim does not hold the lock.
     NOT_HELD = 0;
     EXTENDED = 1;

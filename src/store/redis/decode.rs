@@ -13,12 +13,11 @@ use crate::domain::{
     LockName, LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused,
     Released, Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
 };
-use crate::store::assignment::{Assigned, PermitUse};
 
 /// How long locks that were held before stay taken or closed at most, without further operations.
 pub(super) type ClosedFor = Duration;
 
-/// Why the script of an acquire did nothing.
+/// Why the script of an acquire has no outcome.
 pub(super) enum AcquireRejection {
     /// A fencing counter is missing, or behind what this process has seen: data were lost.
     CounterRegressed,
@@ -28,6 +27,8 @@ pub(super) enum AcquireRejection {
     Exhausted,
     /// This attempt was withdrawn before it arrived.
     Withdrawn,
+    /// Very many holders have expired together, and only some of them were removed.
+    HoldersExpired,
 }
 
 /// The outcome of a release.
@@ -80,6 +81,7 @@ pub(super) fn acquired(
         }),
         lua::COUNTER_REGRESSED => return Ok(Err(AcquireRejection::CounterRegressed)),
         lua::FENCES_EXHAUSTED => return Ok(Err(AcquireRejection::Exhausted)),
+        lua::HOLDERS_EXPIRED => return Ok(Err(AcquireRejection::HoldersExpired)),
         lua::WITHDRAWN => return Ok(Err(AcquireRejection::Withdrawn)),
         code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => Acquired::Refused(Refused::Mismatched(
             mismatch(code, &mut reply, &claim.names)?,
@@ -104,35 +106,6 @@ pub(super) fn acquired(
         _ => return Err(Malformed),
     };
     Ok(Ok((Ok(acquired), closed_for)))
-}
-
-pub(super) fn assigned(mut reply: Reply) -> Result<Assigned, Malformed> {
-    match reply.number()? {
-        lua::NOT_HELD => return Ok(Assigned::NotHeld),
-        lua::TAKEN => return counters(reply).map(Assigned::Taken),
-        _ => {}
-    }
-    let mut of_locks = Vec::new();
-    while !reply.is_read() {
-        let mut users = reply.list()?;
-        let mut of_lock = Vec::new();
-        while !users.is_read() {
-            of_lock.push(PermitUse {
-                user: users.bytes()?.try_into().map_err(|_| Malformed)?,
-                permits: u32::try_from(users.number()?).map_err(|_| Malformed)?,
-            });
-        }
-        of_locks.push(of_lock);
-    }
-    Ok(Assigned::Held(of_locks))
-}
-
-fn counters(mut reply: Reply) -> Result<Vec<u64>, Malformed> {
-    let mut counters = Vec::new();
-    while !reply.is_read() {
-        counters.push(reply.number()?);
-    }
-    Ok(counters)
 }
 
 /// The limits of a lease, and whether it is a stream's.

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::decode::ClosedFor;
+use super::decode::{AcquireRejection, ClosedFor};
 use super::encode::{Purpose, Undoing, digests};
 use super::node::{LOSSES_MAX, Node, ScriptTries};
 use super::scripts::ScriptRequest;
@@ -86,12 +86,13 @@ impl Node {
             node.acquire_command(request, claim, queue_request, scope, times, is_repeat)
         };
         let read = |reply| decode::acquired(reply, claim);
-        let mut tries = ScriptTries::default();
-        for _ in 0..LOSSES_MAX {
+        let (mut tries, mut losses) = (ScriptTries::default(), 0);
+        while losses < LOSSES_MAX {
             let run = node.run(request, deadline, &mut tries, command, read);
             let (mut outcome, closed_for) = match run.await {
                 Ok(Ok(reply)) => reply,
                 Ok(Err(rejection)) => {
+                    losses += usize::from(!matches!(rejection, AcquireRejection::HoldersExpired));
                     node.check_loss(rejection, tries.generation)?;
                     // The next try finds that grants wait, and a queued claim keeps waiting.
                     continue;

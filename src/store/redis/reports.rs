@@ -35,6 +35,8 @@ impl Node {
             AcquireRejection::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
                 self.recovery.declare_lost(generation);
             }
+            // Each try removes more of them, so their number bounds the tries, as does the deadline.
+            AcquireRejection::HoldersExpired => {}
             // Another try of the same request may have arrived in time.
             AcquireRejection::Late { .. } => {
                 return Err(StoreError::unknown(Fault::Timeout, "it came too late"));

@@ -54,8 +54,8 @@ if wait and wait.sequence ~= '' and wait.is_head == '1' and count == 1 and locks
     end
 end
 for number, lock in ipairs(locks) do
-    if lock.limit then
-        expire_holders(lock, channel)
+    if lock.limit and expire_holders(lock, channel) then
+        return { attempt, HOLDERS_EXPIRED }
     end
     local what, left_ms = conflict(lock, limit, tonumber(permits))
     if what == OTHER_LIMIT then

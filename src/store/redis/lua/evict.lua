@@ -43,7 +43,7 @@ end
 local function evict_sharers()
     -- A scan returns every entry that is present from its first step to its last, whatever is deleted or changes its
     -- rank meanwhile; a range by rank would not. It may return an entry twice.
-    local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', EVICTED_AT_ONCE)
+    local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', ENDED_AT_ONCE)
     for i = 1, #found[2], 2 do
         evict_sharer(found[2][i])
     end
