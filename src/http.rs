@@ -106,7 +106,7 @@ fn with_key(app: &App, routes: Router<App>) -> Router<App> {
     routes.route_layer(from_fn(move |request: Request, next: Next| {
         let admitted = auth::admit(&app, request);
         async move {
-            // A refusal here has no such headers, but for that of the quota itself.
+            // A refusal here has no such headers, except that of the quota itself.
             let request = admitted.await?;
             let rate_limit = RateLimit::of(&request);
             let mut response = next.run(request).await;

@@ -11,10 +11,10 @@
 //!   axum, except for the types of HTTP that [`server`] passes on. Of [`store`] it uses the errors, the health and the
 //!   query of a listing, which the service passes on unchanged.
 //!
-//! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
-//! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to
-//! Redis and, for the commands, to the service), [`telemetry`] (logs, metrics and traces), `sync` (what threads share state
-//! by), `regular_file` (files where something else may have been put), and [`server`] (sockets, TLS, timeouts,
+//! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the HTTP client of
+//! the commands), [`limits`] (how much may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to Redis
+//! and, for the commands, to the service), [`telemetry`] (logs, metrics and traces), `sync` (mutexes and
+//! notifications), `regular_file` (opens a path only if it is a regular file), and [`server`] (sockets, TLS, timeouts,
 //! shutdown), which knows none of the layers and of which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
@@ -34,10 +34,10 @@
 //! 9. `store::redis::node`, `Node::run`: retries until the deadline.
 //! 10. `Node::try_once`: a connection, `EVALSHA`, and the check that the reply belongs to the request.
 //!
-//! The leases come back in three types, one of each layer: [`domain::Acquired`] from the store, [`service::AcquireAnswer`]
-//! from the service, and `http::wire::GrantView` in the response. What only the Redis store has to know is beside the
-//! outcome: `AskReply` is what a partition of a cluster answers instead of one, and `ScriptTries` is what the tries of a
-//! request leave behind.
+//! The leases come back in three types, one of each layer: [`domain::Acquired`] from the store,
+//! [`service::AcquireAnswer`] from the service, and `http::wire::GrantView` in the response. Two more types are known
+//! only in the Redis store: `AskReply`, the answer of a partition of a cluster that is no outcome, and `ScriptTries`,
+//! what the tries of a request leave behind.
 //!
 //! A request that waits goes from 5 to `service::wait_loop`, which polls the store whenever `service::schedule` says so.
 

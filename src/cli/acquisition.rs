@@ -19,7 +19,7 @@ use crate::domain::{LockName, LockNames, Token, duration};
 
 /// The wait of one request: shorter than what proxies allow a request to take.
 const POLL: Duration = Duration::from_secs(25);
-/// The wait of the first request if the command prints notices: its answer says whom the command waits for.
+/// The wait of the first request if the command prints notices: its answer names the holder.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 /// How much longer than its wait a request may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,7 +27,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const UNREACHABLE_MAX: Duration = Duration::from_secs(10);
 /// How long to try a service that has queued the claim and then stopped answering: it may be restarting.
 const AWAY_MAX: Duration = Duration::from_secs(60);
-/// The pause between two notices about a wait if stderr is no terminal: what a scheduled job prints is kept or mailed.
+/// The pause between two notices about a wait if stderr is no terminal: the output of a scheduled job is kept or
+/// mailed.
 const NOTICE_PAUSE: Duration = Duration::from_secs(60);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -54,7 +55,7 @@ pub(super) struct Acquisition<'a> {
     options: &'a ClaimOptions,
     notices: Notices,
     begun_at: Instant,
-    /// When the service last answered that the lock is not to be had yet.
+    /// When the service last answered that the lock is taken.
     refused_at: Option<Instant>,
     /// Since when every grant has expired before its answer arrived.
     late_since: Option<Instant>,
@@ -341,7 +342,7 @@ fn new_claim(options: &ClaimOptions) -> ClientClaim {
     ClientClaim::new(options.names.clone(), token)
 }
 
-/// The claim of a token that the caller has chosen is over. Another token would be none that the caller knows.
+/// The claim of a token that the caller has chosen is over. The caller would not know another token.
 fn ended(why: &str) -> ClientError {
     ClientError::Lost(format!(
         "the claim of this token has ended: {why}; acquire with another token"
@@ -352,7 +353,7 @@ fn has_ended(answer: &ServiceAnswer) -> bool {
     answer.code() == "claim_ended"
 }
 
-/// Whether the claim was granted and its lease has run out, all without its client.
+/// Whether the claim was granted and its lease has run out before its client learnt of it.
 fn has_expired(answer: &ServiceAnswer) -> bool {
     has_ended(answer) && answer.body["ended"] == "expired"
 }

@@ -1,4 +1,4 @@
-//! What a server says about itself once its port is open: its URL, its store, and what should be improved.
+//! The message of a server once its port is open: its URL, its store, and what should be improved.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -37,7 +37,7 @@ pub(super) fn announce(
             true => format!("\n          {FORGETS}"),
             false => String::new(),
         };
-        // No browser can open what is behind a Unix socket.
+        // No browser can open a Unix socket.
         let docs = match address {
             ListenAddress::Tcp(_) => format!("\n  docs    {url}/docs"),
             ListenAddress::Unix(_) => String::new(),

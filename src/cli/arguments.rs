@@ -1,4 +1,4 @@
-//! The arguments that client commands share: names of locks, and what a claim may ask for.
+//! The arguments that client commands share: names of locks, and the fields of a claim.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The clock that leases are measured with: it counts from the start of the machine, also while the machine is
-//! suspended, and nobody can set it. All processes of a machine read the same.
+//! suspended, and cannot be set. All processes of a machine read the same.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

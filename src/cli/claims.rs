@@ -117,7 +117,7 @@ pub(super) fn acquire(
                 "cannot write the grant, but the lock is held; release it with its token: {error}"
             )));
         }
-        // Without its token nobody can release the lock.
+        // Without its token the lock cannot be released.
         let _ = client
             .send_repeatedly(&acquired.claim.release(None), RetryPolicy::Always)
             .await;

@@ -1,6 +1,6 @@
-//! `leasehold doctor`: checks what a server would be started with, and the running service if `--url` or `LEASEHOLD_URL`
-//! names one.
-//! Each finding says what to do about it. The store is opened and used as a server does it, so nothing is judged twice.
+//! `leasehold doctor`: checks what a server would be started with, and the running service if `--url` or
+//! `LEASEHOLD_URL` names one. Each finding says what to do about it. The store is opened and used as a server does it,
+//! so no check is written twice.
 
 mod running;
 mod store;
@@ -26,13 +26,13 @@ not answer.";
 struct Diagnosis {
     check: String,
     status: Severity,
-    /// What was found and, if it is not fine, what to do.
+    /// The finding and, if it is not fine, what to do.
     finding: String,
     #[serde(skip)]
     exit: Exit,
 }
 
-/// How a thing is.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {

@@ -116,7 +116,7 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     }
 }
 
-/// What is asked, and where.
+/// The request, and its address.
 #[derive(Debug, Clone)]
 struct Probe {
     service: ServiceUrl,

@@ -1,5 +1,5 @@
-//! Reads the keys of the issuer of tokens again and again, from their file or their URL. What they verify is decided in
-//! `http`.
+//! Reads the keys of the issuer of tokens again and again, from their file or their URL. `http` verifies tokens with
+//! them.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const FILES_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a fetch that failed is repeated.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What verifies the tokens that the configuration describes. The keys from a URL are fetched later, because the service is
-/// of use without them.
+/// The verifier of the tokens that the configuration describes. Keys from a URL are fetched later, because the service
+/// works without them.
 pub(super) fn verifier(config: &JwtConfig) -> TokenVerifier {
     let keys = match &config.source {
         JwksSource::File { keys, .. } => keys.clone(),

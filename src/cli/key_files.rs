@@ -70,7 +70,7 @@ struct Follower {
     ring: KeyRing,
     counts: RereadCounts,
     audit: Audit,
-    /// The problem that has been reported. It is reported again only if somebody asks, or after it has changed.
+    /// The problem that has been reported. It is reported again only after SIGHUP, or after it has changed.
     last_problem: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `leasehold get`, `ls` and `evict`: what an operator asks about locks, and does to them.
+//! `leasehold get`, `ls` and `evict`: the commands of operators.
 
 use std::time::Duration;
 

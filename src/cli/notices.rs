@@ -1,10 +1,11 @@
-//! What the client commands write to stderr. Standard output has their results, or belongs to the command of `run`.
+//! The messages of the client commands, on stderr. Standard output has their results, or belongs to the command of
+//! `run`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::domain::text::printable;
 
-/// What a command says about itself.
+/// Which messages a command prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verbosity {
     /// Only why it failed.
@@ -52,7 +53,7 @@ impl Notices {
         self.verbosity >= Verbosity::Normal
     }
 
-    /// Whether every change is said at once, because somebody watches.
+    /// Whether every change is printed at once, because stderr is a terminal.
     pub(super) fn shows_progress(self) -> bool {
         match self.verbosity {
             Verbosity::Quiet => false,

@@ -1,5 +1,5 @@
-//! What the client commands write to standard output: a table for people, the service's document for programs, or as
-//! little as possible.
+//! The output of the client commands: a table for people, the service's document for programs, or as little as
+//! possible.
 
 use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
@@ -59,7 +59,7 @@ pub(super) fn arguments(json: &'static str, quiet: &'static str) -> [Arg; 2] {
 /// Writes to standard output, without colours unless it is a terminal that wants them.
 ///
 /// # Errors
-/// Nobody reads it, or the disk is full.
+/// The reader has closed it, or the disk is full.
 pub(super) fn write(text: &str) -> io::Result<()> {
     is_writable()?;
     let mut stdout = anstream::stdout().lock();
@@ -67,8 +67,8 @@ pub(super) fn write(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Checks that standard output is open for writing. To write nevertheless would seem to succeed: the standard library
-/// takes it for an output that was closed on purpose.
+/// Checks that standard output is open for writing. Otherwise a write would seem to succeed: the standard library takes
+/// it for an output that was closed on purpose.
 ///
 /// # Errors
 /// It is not.
@@ -225,7 +225,7 @@ impl Cell {
 }
 
 impl<T: ToString + ?Sized> From<&T> for Cell {
-    /// What others have written may not move the cursor.
+    /// Texts of others must not move the cursor.
     fn from(text: &T) -> Self {
         Self {
             text: text::printable(&text.to_string()).into_owned(),

@@ -1,4 +1,4 @@
-//! What a server writes besides its answers: the log and the audit stream. `http` decides what is in them.
+//! The outputs of a server besides its answers: the log and the audit stream. `http` decides what is in them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -89,7 +89,7 @@ fn is_socket(path: &Path) -> bool {
     found.is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Opens a file, or a FIFO that somebody reads: to open another one would wait for its reader.
+/// Opens a file, or a FIFO with a reader: opening a FIFO without one would wait.
 fn append_to(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600);

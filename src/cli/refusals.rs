@@ -1,4 +1,4 @@
-//! What the refusal of a claim says about the lock: who holds it, for how long, and which place the claim has.
+//! What the refusal of a claim says about the lock: its holders, for how long, and the place of the claim.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn all_holders(body: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
-/// How long the lease lasts that ends first, unless it is renewed.
+/// The remaining time of the lease that ends first, unless it is renewed.
 pub(super) fn held_for(body: &Value) -> String {
     let left = all_holders(body).filter_map(|holder| holder["expires_in_ms"].as_u64());
     left.min().map_or_else(String::new, |left| {

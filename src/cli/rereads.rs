@@ -1,5 +1,5 @@
-//! What is reread while the service runs, and the counters of that. How each is followed is in `key_files`,
-//! `issuer_keys` and `certificate_files`.
+//! The files that are reread while the service runs, and the counters for that. `key_files`, `issuer_keys` and
+//! `certificate_files` reread them.
 
 use std::convert::Infallible;
 use std::io;

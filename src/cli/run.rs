@@ -66,11 +66,11 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     }
 }
 
-/// What to run, and within which run.
+/// What to run, and the outer run, if there is one.
 struct Run {
     options: RunOptions,
     outer: Option<OuterRun>,
-    /// By which a client that the command starts finds the same service.
+    /// Variables by which clients within the command find the same service.
     variables: Vec<(&'static str, String)>,
     notices: Notices,
 }

@@ -97,9 +97,9 @@ async fn until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, Serve
     }
 }
 
-/// Keeps signals from ending the process that do not ask for that. SIGUSR1 and SIGUSR2 are sent by those who take it for
-/// another server, which opens its log again or prints statistics. SIGXFSZ comes with a write beyond the limit on the size
-/// of a file (`ulimit -f`), which then fails like one on a full disk.
+/// Ignores signals that should not end the process. SIGUSR1 and SIGUSR2 make other servers open their log again or
+/// print statistics, and may be sent by mistake. SIGXFSZ comes with a write beyond the limit on the size of a file
+/// (`ulimit -f`), which then fails like one on a full disk.
 fn outlive_signals() -> io::Result<()> {
     let file_limit = SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32);
     let user_defined = [SignalKind::user_defined1(), SignalKind::user_defined2()];
@@ -322,7 +322,7 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
     }
 }
 
-/// What to do about the common errors; the others are clear by themselves.
+/// What to do about the common errors; the others need no advice.
 fn remedy(error: &io::Error, address: &ListenAddress, flag: &str) -> String {
     let is = |kind| error.kind() == kind;
     if let ListenAddress::Unix(_) = address {

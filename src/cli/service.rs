@@ -1,4 +1,4 @@
-//! Which service the client commands ask, with which key, and what its refusals mean for their exit codes.
+//! The service that the client commands ask, their key, and the exit codes for its refusals.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -38,7 +38,7 @@ pub(super) enum ClientError {
     Misconfigured(String),
     #[error("{0}")]
     Busy(String),
-    /// Not [`Busy`](Self::Busy): nobody else may do the work meanwhile, so `run --skip-ok` must not hide it.
+    /// Not [`Busy`](Self::Busy): perhaps no other process does the work meanwhile, so `run --skip-ok` must not hide it.
     #[error("{0}")]
     OverQuota(String),
     #[error("{0}")]
@@ -63,7 +63,7 @@ impl ClientError {
         }
     }
 
-    /// The error for an answer that is neither what was asked for nor temporary.
+    /// The error for an answer that is neither the expected one nor temporary.
     pub(super) fn refused(answer: &ServiceAnswer, url: &ServiceUrl) -> Self {
         let text = format!(
             "{url} answered {}: {}",
@@ -90,7 +90,7 @@ impl ClientError {
             )),
             StatusCode::LOCKED => Self::Busy(text),
             StatusCode::PRECONDITION_FAILED => Self::Lost(text),
-            // Its claim was released or evicted by somebody else while it waited.
+            // Its claim was released or evicted by another while it waited.
             StatusCode::CONFLICT if answer.code() == "claim_ended" => Self::Busy(text),
             _ if answer.code().is_empty() => {
                 Self::Unreachable(format!("{text}; is this the URL of a Leasehold service?"))
@@ -212,7 +212,7 @@ pub(super) fn is_named(matches: &ArgMatches, environment: &Environment) -> bool 
     matches.contains_id("url") || environment.iter().any(|(name, _)| name == URL_VARIABLE)
 }
 
-/// What the flags say; the environment has the rest.
+/// The flags; the environment has the rest.
 #[derive(Default)]
 struct ServiceOptions {
     url: Option<ServiceUrl>,
@@ -311,7 +311,7 @@ pub(super) async fn ask(
     answer.await
 }
 
-/// The answer, if it is what was asked for.
+/// The answer, if it is the expected one.
 pub(super) fn expect_success(
     answered: Result<ServiceAnswer, NoAnswer>,
     client: &Client,

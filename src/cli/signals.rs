@@ -1,4 +1,4 @@
-//! The signals that a client command receives instead of dying of them.
+//! The signals that a client command handles.
 
 use std::io;
 

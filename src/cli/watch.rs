@@ -1,4 +1,4 @@
-//! `leasehold watch`: what happens to locks, as it happens. One lock on a terminal is a table whose TTL counts down;
+//! `leasehold watch`: the events of locks, as they happen. One lock on a terminal is a table whose TTL counts down;
 //! everything else is a line for each event.
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -103,7 +103,7 @@ struct LockWatch {
     path: String,
     /// The id of the last event.
     after: Option<String>,
-    /// When the service was last there.
+    /// When the service last answered.
     seen_at: Instant,
     /// When the last stream was opened.
     opened_at: Instant,
@@ -261,7 +261,7 @@ fn json_line(event: &StreamedEvent) -> String {
     format!("{}\n", output::json(&line))
 }
 
-/// The event for people: when, what, which lock, who, and the fencing token.
+/// The event for people: the time, the event, the lock, the owner, and the fencing token.
 fn line(event: &StreamedEvent) -> String {
     let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
     let text = |value: &Value| text::printable(value.as_str().unwrap_or_default()).into_owned();

@@ -35,7 +35,7 @@ pub struct Claim {
     /// Whether an attempt that finds the claim already holding takes the lease over: from then on this attempt may roll
     /// the lease back, as a stream does when its connection closes. If not, no attempt may roll it back any more.
     pub takes_over: bool,
-    /// Whether the service made the token for this request, so that no lease can be the claim's yet.
+    /// Whether the service made the token for this request, so the claim can have no lease yet.
     pub has_new_token: bool,
 }
 

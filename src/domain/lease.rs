@@ -109,7 +109,7 @@ impl Fence {
     /// The largest fencing token, 2^53 - 1: JSON numbers represent it exactly in every language.
     pub const MAX: u64 = (1 << 53) - 1;
 
-    /// Takes a number that a store handed out.
+    /// Takes a number that a store gave.
     #[must_use]
     pub fn new(value: u64) -> Option<Self> {
         (value <= Self::MAX).then_some(Self(value))

@@ -1,30 +1,30 @@
 //! The quota of leases: how many locks a principal may hold at a time, and the steps by which a store counts them.
 //!
-//! A lease is counted beside the lock that it is on, not with it, because in a cluster the locks of a principal are at
-//! many nodes. So the steps are such that their order does not matter: no step counts a lease for a shorter time than
-//! another one, what two requests have counted none of them undoes, and a rollback stops the count only of what its attempt
-//! may end.
+//! The count is kept apart from the locks, because in a cluster the locks of a principal are at many nodes. So the
+//! steps must not depend on their order: no step shortens the time for which another one has counted a lease, a lease
+//! that two requests have counted is not undone by either, and a rollback uncounts only leases that its attempt may
+//! end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Attempt, Bucket};
 
-/// How long it takes at most until a new lease is counted or rolled back, as far as the store permits. If an older one is
-/// not counted, the count was lost, or began later.
+/// A new lease is counted or rolled back within this time, unless the store fails. If an older one is not counted, the
+/// count was lost, or began later.
 pub const UNCOUNTED_MAX: Duration = Duration::from_secs(10);
 
 /// How many leases a principal may have at a time. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseQuota {
-    /// Whose leases are counted together.
+    /// The principal whose leases are counted.
     pub principal: Arc<str>,
     /// How many there may be.
     pub leases_max: usize,
 }
 
 impl LeaseQuota {
-    /// The bucket whose place in a cluster has the count.
+    /// The bucket in whose slot a cluster has the count.
     #[must_use]
     pub fn bucket(&self) -> Bucket {
         Bucket::of(&self.principal)
@@ -38,9 +38,9 @@ pub enum CountStep {
     Check,
     /// Counts leases, all or none, if there is room for those that are not counted.
     Take {
-        /// Which attempt may undo this: of a lease that another one has counted, none from now on.
+        /// Which attempt may undo this. A lease that another attempt has counted cannot be undone from now on.
         by: Attempt,
-        /// How long they last from now on. What is counted for longer stays so, here and below.
+        /// How long they last from now on. A lease that is counted for longer stays so, here and below.
         lasts: Duration,
     },
     /// Counts leases that their claim has, whether there is room or not.

@@ -17,7 +17,7 @@ impl NameGroups {
     /// Parses patterns that are separated by commas.
     ///
     /// # Errors
-    /// There are too many, or one of them matches no name, only one name, or no name that an earlier one leaves.
+    /// There are too many, or one of them matches no name, only one name, or only names that an earlier one matches.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut patterns: Vec<String> = Vec::new();
         for pattern in text.split(',').map(str::trim).filter(|it| !it.is_empty()) {
@@ -36,7 +36,7 @@ impl NameGroups {
                     "\"{pattern}\" has no *, so the name of a lock would be a label; write one like {pattern}/*"
                 ));
             }
-            // A * of the later pattern is a segment like any other here, which only a * of the earlier one matches.
+            // Here a * of the later pattern is a plain segment, which only a * of the earlier one matches.
             if let Some(earlier) = patterns.iter().find(|earlier| matches(earlier, pattern)) {
                 return Err(match earlier == pattern {
                     true => format!("has {pattern} twice"),

@@ -1,5 +1,5 @@
-//! Who may do what with which locks: verbs, prefixes of names and the rules made of both. There is no rule that forbids
-//! anything: what no rule permits is refused.
+//! Who may do what with which locks: verbs, prefixes of names and the rules made of both. No rule forbids anything, and
+//! a request that no rule permits is refused.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Which characters a text may not show to others as they are, and how it is shown without them.
+//! Characters of texts that could deceive or disturb their readers, and how a text is shown without them.
 //!
-//! Where they are refused and where they are replaced is decided where texts are read and shown, not here.
+//! Whether they are refused or replaced is decided where texts are read and shown, not here.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What a store shows of locks to those who read: the view of one lock, and a page of a listing.
+//! The results of reads: the view of one lock, and a page of a listing.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ pub struct LockView {
     pub state: LockState,
     /// Its queue.
     pub queue: Queue,
-    /// The nodes that show another state of it than this one, which a majority has. Only an inspection on a quorum names
-    /// any.
+    /// The nodes that show another state than this one, which is that of a majority. Only an inspection on a quorum
+    /// names any.
     pub disagreeing_nodes: Vec<String>,
 }
 

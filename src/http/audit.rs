@@ -1,5 +1,5 @@
-//! The audit stream: a line of JSON for each grant, its rollback, release, eviction, refusal by a rule and change of keys,
-//! with who caused it. A line has no token, no key and nothing else that a client could use.
+//! The audit stream: a line of JSON for each grant, its rollback, release, eviction, refusal by a rule and change of
+//! keys, and who caused it. A line has no token, no key and nothing else that a client could use.
 //!
 //! Lines go through a bounded buffer of their own. Like the log, the stream never makes a request wait: a line without
 //! room is dropped and counted.
@@ -62,7 +62,7 @@ impl RefusalSample {
     }
 }
 
-/// What a line is about.
+/// The event of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditEvent {
@@ -74,7 +74,7 @@ pub enum AuditEvent {
     Released,
     /// An operator took a lock from its holders.
     Evicted,
-    /// No rule or role permits what was asked.
+    /// No rule or role permits the request.
     Refused,
     /// Changed keys are used.
     KeysReloaded,

@@ -1,9 +1,9 @@
-//! Authorization, decided only here: a key, a token or a client certificate belongs to a principal, and the rights of a principal
-//! permit verbs on locks.
-//! Without keys, only requests that a browser sent for another site are refused. The configuration provides the keys.
+//! Authorization, decided only here: a key, a token or a client certificate belongs to a principal, and the rights of a
+//! principal permit verbs on locks. Without keys, only requests that a browser sent for another site are refused. The
+//! configuration provides the keys.
 //!
-//! Whether a key is valid, and whether its principal sends too many requests, is checked before the body of a request is read; what its principal may do, as soon as the
-//! names of the locks are known, and before the store is asked.
+//! The key, and whether its principal sends too many requests, are checked before the body of a request is read. The
+//! rights of the principal are checked as soon as the names of the locks are known, before the store is asked.
 
 mod browsers;
 mod failures;
@@ -54,8 +54,8 @@ impl Access {
         Self::Open(KnownHosts::any())
     }
 
-    /// Refuses cross-site requests on a service without keys, and requests with different keys on one with keys: a proxy in
-    /// front may check another one. Which key it is is checked later, by the routes that need one.
+    /// Refuses cross-site requests on a service without keys, and requests with different keys on one with keys: a
+    /// proxy in front may check another one. The key itself is checked later, by the routes that need one.
     pub(super) fn screen(&self, request: &Request, route: Option<Route>) -> Result<(), Problem> {
         match self {
             Self::Open(hosts) => browsers::screen(hosts, request, route),
@@ -176,7 +176,7 @@ impl Requester {
     }
 }
 
-/// Says what the sender may not do. `locks` are those that it asked for: nothing is said about other rules.
+/// Says what the sender may not do. `locks` are those that it asked for, so it learns nothing about other rules.
 fn refusal(keys: &KeyRing, principal: &Principal, verb: Verb, locks: &str) -> Problem {
     let Some(role) = principal.role() else {
         let (name, verb) = (principal.name(), verb.as_str());
@@ -254,10 +254,10 @@ fn decide(
                 app.refusals().count(Limit::TokenSize);
             }
             let problem = Problem::token_refused(fault);
-            // Without the keys of now, it is not the client that is at fault.
+            // Without current keys of the issuer, the client is not at fault.
             match (fault, unread_since(keys, arrived)) {
                 (TokenFault::NoKeys, _) => return Err(problem),
-                // It counts as a failure all the same: whoever invents keys makes each request wait for the issuer.
+                // It counts as a failure nevertheless: each request with an invented key waits for the issuer.
                 (TokenFault::UnknownKey, Some(left)) => Problem::key_not_read_yet(left),
                 (_, _) => problem,
             }
@@ -272,7 +272,7 @@ fn unread_since(keys: &KeyRing, arrived: Instant) -> Option<Duration> {
     keys.tokens()?.keys().unread_since(arrived)
 }
 
-/// Why the sender is not known.
+/// Why the sender is unknown.
 enum Unknown {
     Token(TokenFault),
     Other(&'static str),

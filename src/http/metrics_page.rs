@@ -1,5 +1,5 @@
-//! The text of `GET /metrics`: made for all who ask at the same time, and so rarely that it takes a small part of a
-//! processor, however many ask.
+//! The text of `GET /metrics`: rendered once for all requests that come at the same time, and so rarely that it takes a
+//! small part of a processor, however many come.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,10 @@
 //! The OpenAPI document, built from what the handlers use: their fields, response types and problem codes. Parts that
 //! axum cannot express, such as a lock name with slashes, are written by hand.
 //!
-//! It is a document for generators of clients: each request and each response has one media type, JSON, with a schema that
-//! has a name. What else a request may be (a form, the query string) and a response may be (a token as text, a stream) is
-//! in descriptions. A test generates clients from it and runs them; another compares it with the served routes, and with
-//! the committed file.
+//! It is a document for generators of clients: each request and each response has one media type, JSON, with a schema
+//! that has a name. Other forms of a request (a form, the query string) and of a response (a token as text, a stream)
+//! are in descriptions. A test generates clients from it and runs them; another compares it with the served routes, and
+//! with the committed file.
 
 mod fields;
 mod locks;

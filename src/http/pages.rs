@@ -1,5 +1,5 @@
-//! `/version`: the build. `/openapi.json` and `/docs`: the document, and Swagger UI embedded in the binary. Also what pages
-//! for people may load: nothing from another host. `/` is in `index`, `/ui` in `ui`.
+//! `/version`: the build. `/openapi.json` and `/docs`: the document, and Swagger UI embedded in the binary. Also the
+//! policy of pages for people: they load nothing from another host. `/` is in `index`, `/ui` in `ui`.
 //!
 //! All responses with a file share its bytes: with a copy for each, a client that reads nothing could fill the memory.
 

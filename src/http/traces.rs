@@ -28,7 +28,7 @@ const METHODS: [&str; 9] = [
     "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE",
 ];
 
-/// The longest name of a host. What is longer is none, and would take memory until the span is sent.
+/// The longest name of a host. A longer text is not one, and would take memory until the span is sent.
 const HOST_BYTES_MAX: usize = 255;
 
 /// The span of a request, if it is traced. Dropped without a response, it ends as one whose client has gone.

@@ -59,8 +59,8 @@ impl UnclaimedLease {
         Self { grant: None }
     }
 
-    /// Guards what this request was granted or took over, which lasts for `ttl`. Takes nothing of what others may have in
-    /// flight, however long the response stays unread.
+    /// Guards what this request was granted or took over, which lasts for `ttl`. It occupies no capacity of other
+    /// requests, even if the response stays unread for long.
     pub(super) fn grant(request: &Request, ttl: Duration) -> Self {
         request.slot.release();
         Self {

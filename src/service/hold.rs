@@ -198,7 +198,7 @@ impl<O: HoldObserver> HoldTask<O> {
         }
         let acquiring = self.acquire(wait, revocation);
         let answer = traces::within(self.scope.clone(), acquiring).await;
-        // Whatever the answer is, the client may leave it unread.
+        // The client may leave the answer unread, whatever it is.
         self.request.slot.release();
         if revocation.has_come() {
             let is_held = answer.is_ok_and(AcquireAnswer::revoke);

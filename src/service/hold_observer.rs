@@ -1,12 +1,11 @@
-//! Who is told of the grant and the release of a lock by a stream, as they happen: what the client reads of the stream
-//! may be less.
+//! Observes the grant and the release of a lock by a stream, as they happen. The client may read less of the stream.
 
 use std::time::Duration;
 
 use super::background::UnclaimedLease;
 use crate::domain::{Fence, Granted, Lease};
 
-/// Who is told what a stream has done with its lock.
+/// Is told of the grant and the release of the lock of a stream.
 pub trait HoldObserver: Send + Sync + 'static {
     /// The claim was newly granted. Its client may be gone already, and then the grant is rolled back.
     fn granted(&self, granted: &Granted, unclaimed: UnclaimedLease) -> UnclaimedLease;
@@ -23,7 +22,7 @@ impl HoldObserver for () {
     fn released(&self, _: Fence) {}
 }
 
-/// What is kept of the lease that a stream has reported last.
+/// The lease that a stream has reported last.
 #[derive(Clone, Copy)]
 pub(super) struct StreamLease {
     pub(super) ttl: Duration,

@@ -1,19 +1,20 @@
 //! The leases of principals that have a quota of them, which the store counts beside the locks.
 //!
-//! **A lease that is not counted is never made final, and its end never moves later, by anybody who knows its token.**
+//! **No request makes a lease final, or moves its end later, before the lease is counted.**
 //!
-//! The store and the count are two, and requests with one token may be in flight together, in any order:
+//! The lease and its count change in separate steps, and requests with one token may be in flight together, in any
+//! order:
 //!
-//! - A new lease is counted before anybody learns of it, and rolled back if there is no room.
+//! - A new lease is counted before it is reported, and rolled back if there is no room.
 //! - A renewal, a step back or a replay counts it, too, and does so first, if there is room. If not, it leaves a lease
 //!   that is not final as it is, and a replay is refused: the grant may be about to roll it back.
-//! - Once a request is refused what it has, a young lease passes to no further request: each would leave it to the next
-//!   one, until it is old.
-//! - Nothing is counted for a shorter time than before, and what two requests have counted none of them undoes.
+//! - Once a request is refused its own lease, a young lease passes to no further request: otherwise each would leave it
+//!   to the next one, until it is old.
+//! - No lease is counted for a shorter time than before, and a lease that two requests have counted is not undone by
+//!   either.
 //!
-//! What is held for longer than a grant takes to be counted is counted in any case, whether there is room or not, because
-//! then its count was lost. Only principals with such a quota pay for this: one or two more requests to the store for each
-//! operation.
+//! A lease that has lasted longer than it takes to count a grant is counted even if there is no room, because its count
+//! was lost. Only principals with such a quota pay for this: one or two more requests to the store for each operation.
 
 mod claims;
 
@@ -33,7 +34,7 @@ use crate::limits::LeaseBudget;
 use crate::store::{Fault, StoreError, StoreResult};
 pub(super) use claims::WaitStage;
 
-/// How long an operation waits for a step of the count without which it goes on.
+/// How long an operation waits for a step of the count that it can do without.
 const OPTIONAL_STEP_MAX: Duration = Duration::from_millis(250);
 
 /// How long an operation waits until its leases are counted before it. A client with a short lease has little time.
@@ -48,7 +49,7 @@ const AGE_DIFFERENCE_MAX: Duration = Duration::from_secs(1);
 /// Whether leases were counted before an operation on them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CountedBefore {
-    /// They are counted. What was not is undone by this attempt.
+    /// They are counted. This attempt undoes the count of those that were not counted before.
     Yes(Attempt),
     /// There is no room for all of them.
     NoRoom,
@@ -233,7 +234,7 @@ impl ServiceShared {
         self.try_to_count(leases, step, claim, deadline).await;
     }
 
-    /// A step without which the operation goes on. `None` if there was nothing to count, or no answer in time.
+    /// A step that the operation can do without. `None` if there was nothing to count, or no answer in time.
     async fn try_to_count(
         &self,
         leases: &LeaseBudget,
@@ -271,7 +272,7 @@ impl ServiceShared {
     }
 }
 
-/// What an operation has found of the lease of a claim.
+/// What an operation has learnt about the lease of a claim.
 enum AfterOperation<'a> {
     /// It is held, until then.
     Held(&'a Lease),
@@ -281,7 +282,7 @@ enum AfterOperation<'a> {
     Unchanged,
 }
 
-/// Whether a claim that does not hold cannot hold again. That of an unknown one may be granted just now.
+/// Whether a claim that does not hold cannot hold again. An unknown claim may be granted just now.
 fn has_ended(reason: &NotHolder) -> bool {
     match reason {
         NotHolder::Expired | NotHolder::Lost | NotHolder::Evicted { .. } | NotHolder::Released => {
@@ -291,7 +292,7 @@ fn has_ended(reason: &NotHolder) -> bool {
     }
 }
 
-/// Whether it may be a lease that its grant has not counted yet. By the clock of the store.
+/// Whether the lease may be so young that its grant has not counted it yet, by the clock of the store.
 fn is_young(lease: &Lease) -> bool {
     let holder = &lease.holder;
     let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);

@@ -81,9 +81,9 @@ impl LocalWaiters {
         }
     }
 
-    /// Registers a request that may wait, or returns the limit that refuses it. One peer may have half of all places, and
-    /// the principal of the request those of its quota, of which all its requests for one claim share the same ones: a
-    /// client may repeat a request whose connection has died before this process notices.
+    /// Registers a request that may wait, or returns the limit that refuses it. One peer may have half of all places,
+    /// and a principal those of its quota. All requests for one claim share its places, because a client may repeat a
+    /// request whose connection has died before this process notices.
     pub(super) fn enter(
         &self,
         claim: &Arc<Claim>,

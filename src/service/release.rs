@@ -1,4 +1,4 @@
-//! Releases and evictions. Both complete even if their caller has gone, and so does what has to be noted about them.
+//! Releases and evictions. Both complete, and report what they did, even if their caller has disconnected.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! The moment from which on a stream may not hold its lock. Who may hold a lock, and until when, is known in `http`.
+//! The moment from which a stream may no longer hold its lock. `http` knows who may hold a lock, and until when.
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
-/// The moment from which on the claim may not hold the lock; `None` once it has come.
+/// Completes when the claim may no longer hold the lock; `None` once it has.
 pub(super) struct Revocation(Option<BoxFuture<'static, ()>>);
 
 impl Revocation {
@@ -11,7 +11,7 @@ impl Revocation {
         Self(Some(revoked.boxed()))
     }
 
-    /// Waits for it. It stays come.
+    /// Waits for that moment. Once it has come, this returns at once.
     pub(super) async fn come(&mut self) {
         if let Some(revoked) = &mut self.0 {
             revoked.await;

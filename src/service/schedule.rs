@@ -1,4 +1,4 @@
-//! When a waiting request polls the store next. It is decided here, from every reason that there is.
+//! When a waiting request polls the store next: the earliest of all reasons.
 //!
 //! Only the head waiter of a queue polls regularly, by the [`HeadSchedule`] of the queue. Every other reason is one of the
 //! request itself, in its [`PollSchedule`].
@@ -15,7 +15,7 @@ pub(super) const POLL_SPACING: Duration = Duration::from_millis(1);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Spreads the polls of all head waiters after messages may have been lost.
 const RECHECK_SPREAD: Duration = Duration::from_millis(200);
-/// How soon a waiter polls again whose claim waits elsewhere now; doubled up to the interval of progress.
+/// How soon a waiter polls again if its claim now waits elsewhere; doubled up to the interval of progress.
 const SUPERSEDED_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// How often the waiters of this process poll. With very many waiters, less often than configured.

@@ -19,7 +19,7 @@ use crate::sync::{Mutex, MutexGuard, Notify};
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) claim: Arc<Claim>,
-    /// What stores keep of the claim, for each of its locks.
+    /// The digests by which stores know the claim, one for each of its locks.
     digests: Box<[ClaimDigest]>,
     /// Unique in the process; later waiters have larger numbers.
     pub(super) number: u64,
@@ -39,7 +39,7 @@ pub(super) struct Places {
     pub(super) of_all: BudgetPermit,
     #[expect(dead_code, reason = "it is held, not read")]
     pub(super) of_peer: Option<BudgetPermit>,
-    /// Shared by all requests for the claim, and given back with the last of them.
+    /// Shared by all requests for the claim, and given back when the last of them ends.
     pub(super) of_principal: Option<Arc<BudgetPermit>>,
 }
 
@@ -62,7 +62,7 @@ impl Waiter {
         }
     }
 
-    /// What stores keep of the claim on this lock.
+    /// The digest by which stores know the claim on this lock.
     pub(super) fn digest_on(&self, name: &LockName) -> Option<ClaimDigest> {
         let index = self.claim.names.iter().position(|own| own == name)?;
         Some(self.digests[index])

@@ -57,7 +57,7 @@ async fn ask(mut client: Client, found: &mut Vec<Diagnosis>) -> Result<(), Clien
 }
 
 async fn get(client: &mut Client, path: &str) -> Result<ServiceAnswer, ClientError> {
-    // What is not answered at once is a finding, so nothing is repeated.
+    // A missing answer is a finding, so nothing is repeated.
     let answered = client
         .send_repeatedly(&Call::get(path.to_owned()), RetryPolicy::Never)
         .await;

@@ -1,4 +1,4 @@
-//! Keeps a lease: renews it at a third of its TTL, repeats what gets no answer, and says when it is lost.
+//! Keeps a lease: renews it at a third of its TTL, repeats requests without an answer, and says when it is lost.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) enum LeaseNews {
     Renewed(CommandDeadline),
     /// A renewal failed and is repeated.
     Trouble(String),
-    /// It is gone, or can no longer be known not to be.
+    /// It is gone, or may be.
     Lost(String),
 }
 

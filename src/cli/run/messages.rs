@@ -56,7 +56,7 @@ pub(super) fn line(message: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// Reads what the runner orders.
+/// Reads the orders of the runner.
 pub(super) struct OrderReader {
     pipe: File,
     unread: Vec<u8>,
@@ -94,7 +94,7 @@ impl AsFd for OrderReader {
     }
 }
 
-/// Writes what the guard reports.
+/// Writes the reports of the guard.
 pub(super) struct ReportWriter(File);
 
 impl ReportWriter {
@@ -102,7 +102,7 @@ impl ReportWriter {
         Self(pipe)
     }
 
-    /// Nobody reads it if the runner is gone.
+    /// If the runner is gone, it is not read.
     pub(super) fn write(&mut self, report: &Report) {
         let _ = self.0.write_all(&line(report));
     }

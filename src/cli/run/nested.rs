@@ -34,7 +34,7 @@ pub(super) const PIPE_VARIABLE: &str = "LEASEHOLD_RUN_PIPE";
 /// The pipe of a run, from its own side.
 pub(super) struct NestedRuns {
     reader: Receiver,
-    /// By which the others find the pipe. Nothing is written to it.
+    /// The end by which the others find the pipe. Nothing is written to it.
     writer: OwnedFd,
 }
 
@@ -147,7 +147,7 @@ impl OuterRun {
         self.depth
     }
 
-    /// What the outer run waits for to be closed.
+    /// The outer run waits until this is closed.
     pub(super) fn pipe(&self) -> &File {
         &self.pipe
     }

@@ -1,5 +1,5 @@
-//! What the runner does while its command runs: it passes signals on, follows the lease and the guard, and gives the
-//! terminal to the command and takes it back.
+//! The runner while its command runs: it passes signals on, follows the lease and the guard, and gives the terminal to
+//! the command and takes it back.
 
 use std::io;
 use std::time::Duration;
@@ -183,7 +183,7 @@ impl<'a> Supervision<'a> {
         Ok(None)
     }
 
-    /// The lease may be over, or the guard does not confirm what it was ordered.
+    /// The lease may be over, or the guard does not confirm an order.
     async fn on_alarm(&mut self) -> io::Result<Option<CommandEnd>> {
         let left = self.deadline.kill_at.remaining();
         if !self.is_lost && !left.is_zero() {

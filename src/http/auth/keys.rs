@@ -58,7 +58,7 @@ impl Role {
     }
 }
 
-/// By what a principal is known.
+/// The credential by which a principal is known.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Credential {
     Key(KeyHash),
@@ -67,8 +67,7 @@ enum Credential {
     Subject(Arc<str>),
 }
 
-/// The authenticated sender of a request, and how long the token is valid by which it is known, if it is one. Cloning is
-/// cheap.
+/// The authenticated sender of a request, and how long its token is valid, if it sent one. Cloning is cheap.
 #[derive(Clone)]
 pub(in crate::http) struct Principal(Arc<PrincipalFacts>, Option<TokenLife>);
 
@@ -312,7 +311,8 @@ impl KeyRing {
         let principals = self.0.principals.read();
         let principals = principals.unwrap_or_else(PoisonError::into_inner);
         let principal = principals.get(&key)?;
-        // The keys file has only hashes, so how long its keys are is seen only here; that of the others was checked.
+        // The keys file has only hashes, so only here the length of a key is known; that of the others was checked
+        // before.
         let may_be_guessed = presented.len() < API_KEY_CHARS_MIN && principal.role().is_none();
         (!may_be_guessed).then(|| principal.clone())
     }

@@ -1,4 +1,5 @@
-//! The right to acquire of a request that lasts. Keys and rules may change while it waits, and while a stream holds its lock.
+//! The right to acquire of a request that lasts: keys and rules may change while it waits, or while a stream holds its
+//! lock.
 
 use crate::domain::{LockName, LockNames, Verb};
 use crate::http::app::App;
@@ -17,8 +18,8 @@ const RETURNED: &str = "the right to acquire this lock was taken away while the 
                         request again";
 
 impl App {
-    /// Checks by the keys and the rules of now that the sender of a request may still acquire these locks, which it might
-    /// when the request began. Returns the sender with its rights of now; `None` if nothing about it has changed.
+    /// Checks by the current keys and rules that the sender of a request may still acquire these locks, as it might
+    /// when the request began. Returns the sender with its current rights; `None` if nothing about it has changed.
     pub(in crate::http) fn permit_still(
         &self,
         principal: &Principal,
@@ -55,7 +56,7 @@ impl App {
             principal.changed().await;
             match self.permit_still(&principal, &names, None) {
                 Ok(Some(now)) => principal = now,
-                // Only what has changed gets here.
+                // Only a sender that has changed gets here.
                 Ok(None) => {}
                 Err(_) => return,
             }

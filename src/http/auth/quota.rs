@@ -25,8 +25,8 @@ use crate::limits::{BucketLevel, Budget, LeaseBudget, Limit, RequestBucket};
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// What a principal may use, and what it uses now. All its credentials share it, and it outlives changes of other things
-/// in the keys file: otherwise each change would fill the bucket.
+/// The quota of a principal, and how much of it is used. All its credentials share it. It outlives other changes of the
+/// keys file: otherwise each change would fill the bucket.
 #[derive(Debug, Default)]
 pub(super) struct PrincipalQuota {
     quota: Quota,
@@ -54,8 +54,8 @@ impl PrincipalQuota {
         self.quota == other.quota
     }
 
-    /// What `known` is, if it is of the same quota, else a new one. What is equal in both stays in use: a longer TTL fills
-    /// no bucket.
+    /// `known`, if it is of the same quota, else a new one. Parts that are equal in both stay in use: a longer TTL
+    /// fills no bucket.
     pub(super) fn of(principal: &str, quota: &Quota, known: Option<&Arc<Self>>) -> Arc<Self> {
         match known {
             Some(known) if known.quota == *quota => Arc::clone(known),
@@ -194,8 +194,8 @@ fn counts(method: &Method) -> bool {
     !is_release && *method != Method::PUT
 }
 
-/// Whether it reads the metrics. Clients that use up the requests of all must not hide that from who watches the service;
-/// the page has a bound of its own.
+/// Whether it reads the metrics. Clients that use up the requests of all must not hide that from monitoring; the page
+/// has a bound of its own.
 fn is_scrape(request: &Request) -> bool {
     Route::of(request.uri().path()) == Some(Route::Metrics)
 }

@@ -1,8 +1,8 @@
 //! Verifies the JSON Web Tokens of one issuer. Which principal a subject belongs to is in `keys`; where the keys of the
 //! issuer come from is not known here.
 //!
-//! What a token is refused for follows RFC 8725 (best current practices for JWT) and RFC 7519. A client learns which claim
-//! is wrong only after the signature has been verified, so that only who has a token of the issuer learns it.
+//! Tokens are refused as RFC 8725 (best current practices for JWT) and RFC 7519 say. Only a client with a token of the
+//! issuer learns which claim is wrong, because the signature is verified before.
 
 mod faults;
 mod issuer_keys;
@@ -28,12 +28,12 @@ use issuer_keys::FoundKey;
 pub use issuer_keys::{IssuerKeys, KeysState};
 use verified::VerifiedTokens;
 
-/// The types that a token of a client may have (RFC 8725, 3.11): others are made for something else, such as a log-out.
+/// The types that a token of a client may have (RFC 8725, 3.11): others are for another purpose, such as a log-out.
 /// Tokens of Kubernetes have none.
 const TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
-/// How many new tokens in a second are verified for all addresses together that have failed too often. A signature takes
-/// some ten to a hundred microseconds, so whoever floods the service costs it at most a tenth of a processor.
+/// How many new tokens in a second are verified for all addresses together that have failed too often. A signature
+/// takes some ten to a hundred microseconds, so a flood costs at most a tenth of a processor.
 const CHECKS_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 
 /// Verifies tokens. Clones share the keys of the issuer and what has been verified.
@@ -44,7 +44,7 @@ struct Shared {
     config: JwtConfig,
     keys: IssuerKeys,
     verified: Mutex<VerifiedTokens>,
-    /// What addresses that have failed too often take from.
+    /// The verifications that are left for addresses that have failed too often.
     checks: RequestBucket,
 }
 
@@ -85,7 +85,7 @@ impl TokenLife {
     }
 }
 
-/// What is used of a token. A claim that is there twice is an error.
+/// The claims of a token that are used. A claim that is there twice is an error.
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
@@ -133,7 +133,7 @@ impl TokenVerifier {
 
     /// The token, if it has been verified before and is still valid. It is looked up by its hash, like a key.
     pub(super) fn known(&self, hash: &KeyHash) -> Option<VerifiedToken> {
-        // Keys that are too old verify nothing, also if nobody has dropped them yet.
+        // Keys that are too old verify nothing, even if they were not dropped yet.
         let has_keys = self.0.keys.current_state() != KeysState::Unknown;
         has_keys.then(|| self.verified().get(hash)).flatten()
     }
@@ -153,8 +153,8 @@ impl TokenVerifier {
         if is_critical(token) {
             return Err(TokenFault::Malformed);
         }
-        // The header chooses among the accepted algorithms and nothing else. What it says about where to find a key (jku,
-        // jwk, x5u, x5c) is ignored (RFC 8725, 3.10), and the key has to be for this algorithm (3.1).
+        // The header chooses among the accepted algorithms and nothing else. Headers that tell where to find a key
+        // (jku, jwk, x5u, x5c) are ignored (RFC 8725, 3.10), and the key has to be for this algorithm (3.1).
         if !config.algorithms.contains(&header.alg) {
             return Err(TokenFault::Algorithm);
         }
@@ -230,8 +230,9 @@ fn check(header: &Header) -> Result<(), TokenFault> {
     Ok(())
 }
 
-/// Whether the header names other headers as critical. Who does not know one of them has to refuse the token, and none is
-/// known here; what is no list of names is not valid either (RFC 7515, 4.1.11). The library takes `null` for nothing.
+/// Whether the header names other headers as critical. A token with an unknown critical header has to be refused, and
+/// none is known here; a value that is no list of names is not valid either (RFC 7515, 4.1.11). The library ignores
+/// `null`.
 fn is_critical(token: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct CriticalHeaders {

@@ -1,4 +1,4 @@
-//! Responses with leases, and the body that tracks whether a grant was delivered. Who gets a lease is decided elsewhere.
+//! Responses with leases, and the body that tracks whether a grant was delivered.
 
 use std::convert::Infallible;
 use std::pin::Pin;

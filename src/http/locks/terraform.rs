@@ -123,7 +123,7 @@ async fn lock(
     let token = Token::parse(&info.id)?;
     let text = serde_json::to_string(&info).expect("it has string keys");
     let claim = Arc::new(Claim {
-        // A name that is too long is left out here; nobody is refused a lock for the name of a machine.
+        // A name that is too long is left out here: the name of a machine is no reason to refuse a lock.
         owner: requester.owner(Owner::new(&info.who).unwrap_or_default()),
         metadata: Some(Metadata::from_json_object(&text)?),
         ..Claim::plain(name.into(), token, options.ttl)
@@ -248,8 +248,8 @@ impl LockInfo {
         info.ok().map(Self::printable)
     }
 
-    /// The same without characters that hurt where Terraform prints them, and without a time that Terraform could not
-    /// read. Nothing is refused, because nobody may be kept from locking by the name of a machine.
+    /// The same without characters that could harm the terminal where Terraform prints them, and without a time that
+    /// Terraform could not read. Nothing is refused: the name of a machine must not prevent locking.
     fn printable(self) -> Self {
         let shown = |text: String| text::printable(&text).into_owned();
         let is_of_time = |letter: char| letter.is_ascii_digit() || "-:.+TZ".contains(letter);

@@ -1,6 +1,6 @@
 //! `/ui`: a page for people that shows the locks, and evicts. It is three files in the binary, so that no script and no
-//! style is within the page, where its policy would have to permit them. What it shows it asks of the other routes, with the
-//! key that its user enters.
+//! style is within the page, where its policy would have to permit them. It gets its data from the other routes, with
+//! the key that its user enters.
 
 use axum::Router;
 use axum::body::Body;

@@ -1,5 +1,5 @@
-//! Claims of principals that have a quota of leases: refused before they take what they would have to give back, and
-//! counted when they are granted.
+//! Claims of principals that have a quota of leases: refused before they are granted locks that they would have to give
+//! back, and counted when they are granted.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,8 +34,8 @@ impl WaitStage {
 }
 
 impl Request {
-    /// Refuses a claim that would have to give back what it is granted. It must not be granted for a moment: meanwhile
-    /// others are refused, and a claim that waits would pass the lock on to the next one like it.
+    /// Refuses a claim that would have to give back its locks. It must not be granted even for a moment: meanwhile
+    /// others would be refused, and a claim that waits would pass the lock on to the next one like it.
     pub(in crate::service) async fn over_quota(
         &self,
         leases: &LeaseBudget,
@@ -54,8 +54,8 @@ impl Request {
         self.refusal(leases, checked)
     }
 
-    /// Whether the claim may be one to which the store grants nothing new: it holds its locks, without being counted, or
-    /// has to wait for one of them. What it is granted all the same is counted then.
+    /// Whether the store may have nothing new to grant: the claim holds its locks, without being counted, or has to
+    /// wait for one of them. If it is granted a lock nevertheless, that is counted then.
     async fn may_take_nothing(&self, stage: WaitStage, deadline: Instant) -> bool {
         let claim = &self.claim;
         let deadline = deadline.min(Instant::now() + OPTIONAL_STEP_MAX);
@@ -92,7 +92,7 @@ impl Request {
             return reply;
         };
         let is_new = granted.kind == GrantKind::New;
-        // A young one that is replayed may be one that the attempt that was granted it is about to roll back.
+        // If it is young and replayed, the attempt that was granted it may be about to roll it back.
         let is_young = granted.leases.iter().any(is_young);
         if is_new || is_young {
             let step = CountStep::Take {
@@ -135,8 +135,8 @@ impl Request {
         self.inner.count_held(leases, keep, claim, &times).await;
     }
 
-    /// Whether what this attempt was granted may be old enough that a repeated request counts it whether there is room or
-    /// not.
+    /// Whether the leases that this attempt was granted may be so old that a repeated request counts them even without
+    /// room.
     pub(in crate::service) fn may_be_kept_by_others(&self) -> bool {
         self.slot.leases().is_some() && self.began.elapsed() > UNCOUNTED_MAX / 2
     }
@@ -162,7 +162,7 @@ impl Request {
         }
     }
 
-    /// Stops counting what this rollback ends.
+    /// Stops counting the leases that this rollback ends.
     pub(in crate::service) async fn uncount(&self, rollback: Rollback, deadline: Instant) {
         let keeps_leases = rollback != Rollback::Close && self.took_over.load(Ordering::Relaxed);
         if let (Some(leases), false) = (self.slot.leases(), keeps_leases) {
@@ -191,8 +191,9 @@ fn times_of(granted: &Granted) -> impl Iterator<Item = Duration> + Clone {
     granted.leases.iter().map(|lease| lease.holder.expires_in)
 }
 
-/// Whether a claim is one of the holders that are listed. One that holds, is not counted and is not among them is refused
-/// too, and its lease goes on: else a principal without room could take places of a lock with many holders again and again.
+/// Whether a claim is one of the listed holders. An uncounted claim that is not among them is refused even if it holds,
+/// and its lease goes on: otherwise a principal without room could take permits of a lock with many holders again and
+/// again.
 fn includes(holders: &Holders, token: Token, name: &LockName) -> bool {
     let digest = token.digest(name);
     holders.listed.iter().any(|holder| holder.claim == digest)

@@ -1,5 +1,6 @@
-//! Tests of the waiters in many orders of requests, answers and messages, with a store that reserves a lock for the first
-//! in its queue. Nobody polls regularly here: a waiter that misses its wake-up waits for ever, which fails the test.
+//! Tests of the waiters in many orders of requests, answers and messages, with a store that reserves a lock for the
+//! first in its queue. No waiter polls regularly here: one that misses its wake-up waits for ever, which fails the
+//! test.
 
 use std::collections::VecDeque;
 

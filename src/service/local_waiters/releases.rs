@@ -7,8 +7,7 @@ use super::{LocalWaiters, WaiterTable};
 use crate::domain::LockName;
 use crate::telemetry::traces::SpanContext;
 
-/// How many releases of a lock are noted at once: more than one, because the last of them may turn out to have freed
-/// nothing.
+/// How many releases of a lock are noted at once: more than one, because the last of them may have freed nothing.
 const NOTED_MAX: usize = 4;
 
 /// A release, or an eviction.

@@ -130,7 +130,7 @@ impl NodeMetrics {
     }
 }
 
-/// How long the operations took that ended like this.
+/// The durations of the operations with this result.
 fn durations(registry: &Metrics, result: &'static str) -> Labelled<Histogram> {
     Labelled::new(&OPERATIONS, |operation| {
         let labels = [("operation", operation), ("result", result)];

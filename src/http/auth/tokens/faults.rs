@@ -1,4 +1,4 @@
-//! Why a token is refused, and what its sender is told.
+//! Why a token is refused, and the text for its sender.
 
 /// Why a token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(in crate::http) enum TokenFault {
 }
 
 impl TokenFault {
-    /// What the sender is told. It never repeats anything of the token, nor of the configuration.
+    /// The text for the sender. It never repeats anything of the token, nor of the configuration.
     pub(in crate::http) fn detail(self) -> &'static str {
         match self {
             Self::TooLong => "the token is longer than this service accepts (jwt.token_bytes_max)",

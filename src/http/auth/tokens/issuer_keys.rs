@@ -13,7 +13,7 @@ use crate::config::SigningKey;
 
 /// How long a request waits for keys that are just being read. Then it is answered without them.
 const REFRESH_WAIT: Duration = Duration::from_secs(5);
-/// How soon a request is sent again whose key may be read by then.
+/// When to repeat a request whose key may have been read by then.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
 /// The keys of the issuer, and when they were read.
@@ -21,7 +21,7 @@ pub struct IssuerKeys {
     state: Mutex<IssuerState>,
     refresh_min: Duration,
     stale_max: Duration,
-    /// Asks whoever reads the keys to read them now.
+    /// Asks the task that reads the keys to read them now.
     wanted: Notify,
     /// When the last reading began that has ended, whether or not the keys could be read.
     done: watch::Sender<Option<Instant>>,
@@ -44,7 +44,7 @@ struct IssuerState {
     is_outdated: bool,
 }
 
-/// A key, with what began with it.
+/// A key, and the signal of its end.
 #[derive(Clone)]
 pub(super) struct IssuerKey {
     pub(super) signing: SigningKey,
@@ -103,7 +103,7 @@ impl IssuerKeys {
         state.is_wanted = false;
     }
 
-    /// Takes over what was read. Keys that stay keep what began with them.
+    /// Takes over the keys that were read. Requests and streams of keys that stay go on.
     pub fn replace(&self, keys: Vec<SigningKey>) {
         let mut state = self.state();
         let mut old = std::mem::take(&mut state.keys);
@@ -189,7 +189,7 @@ impl IssuerKeys {
 
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> FoundKey {
         let state = self.state();
-        // Also if nobody has dropped them yet.
+        // Even if they were not dropped yet.
         if state.keys.is_empty() || self.stale_in(&state) == Some(Duration::ZERO) {
             return FoundKey::NoKeys;
         }

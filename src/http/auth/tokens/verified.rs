@@ -1,4 +1,4 @@
-//! The tokens that have been verified, in bounded memory: by the hash of the token, so that nobody finds a token here.
+//! The tokens that have been verified, in bounded memory: only the hash of a token is kept.
 
 use std::collections::HashMap;
 use std::mem;
