@@ -131,18 +131,21 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
 
 fn new() -> Result<Exit, KeysError> {
     output::is_writable().map_err(KeysError::Unwritable)?;
+    if output::may_be_closed() {
+        let closed = "it is closed, or the null device, so the key would be lost";
+        return Err(KeysError::Unwritable(io::Error::other(closed)));
+    }
     let mut bytes = [0; KEY_BYTES];
     let provider = rustls::crypto::ring::default_provider();
     let filled = provider.secure_random.fill(&mut bytes);
     filled.map_err(|_| KeysError::NoRandomness)?;
     let key = format!("{KEY_PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
     let shown = output::show(&format!("{key}\n"));
-    let hash = KeyHash::of(key.as_bytes());
-    let notices = Notices::new(Verbosity::Normal);
-    if output::may_be_closed() {
-        notices.problem("standard output is closed, or the null device: the key is lost");
+    // The hash of a key that nobody has is of no use in the keys file.
+    if shown == Exit::Done {
+        let hash = KeyHash::of(key.as_bytes());
+        Notices::new(Verbosity::Normal).note(&format!("for the keys file: \"{hash}\""));
     }
-    notices.note(&format!("for the keys file: \"{hash}\""));
     Ok(shown)
 }
 

@@ -169,6 +169,9 @@ fn directory(rest: &str) -> Result<PathBuf, String> {
 /// Hides the credentials of a URL and keeps the rest, which helps to find out why a store cannot be reached. It splits
 /// at the last `@`, because a password may contain an unescaped one.
 pub(super) fn redacted(url: &str) -> String {
+    if let Some(nodes) = url.strip_prefix("quorum:") {
+        return format!("quorum:{}", redacted_nodes(nodes));
+    }
     match url.split_once("://") {
         Some((scheme, rest)) => match rest.rsplit_once('@') {
             Some((_, place)) => format!("{scheme}://***@{place}"),
@@ -178,6 +181,20 @@ pub(super) fn redacted(url: &str) -> String {
         None if url.starts_with("file:") || is_host_and_port(url) => url.to_owned(),
         None => "***".to_owned(),
     }
+}
+
+/// The same of each node of a quorum. A comma also separates Sentinels, and may be in a password, so a node begins only
+/// where a scheme does.
+fn redacted_nodes(nodes: &str) -> String {
+    let mut urls: Vec<String> = Vec::new();
+    for part in nodes.split(',') {
+        match urls.last_mut() {
+            Some(last) if !part.contains("://") => *last = format!("{last},{part}"),
+            _ => urls.push(part.to_owned()),
+        }
+    }
+    let urls: Vec<_> = urls.iter().map(|url| redacted(url)).collect();
+    urls.join(",")
 }
 
 fn redis(scheme: &str, rest: &str) -> Result<(StoreUrl, Credentials), String> {
@@ -248,4 +265,18 @@ fn decoded(text: &str) -> Result<String, String> {
     decoded
         .map(String::from)
         .map_err(|_| "the credentials are not percent-encoded UTF-8".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_nodes_of_a_quorum_are_shown_and_none_of_their_credentials() {
+        let url = "quorum:redis://u:a,b@h1:1,rediss://:c@h2:2,redis+sentinel://u:d@s1:3,s2:4/name";
+        assert_eq!(
+            redacted(url),
+            "quorum:redis://***@h1:1,rediss://***@h2:2,redis+sentinel://***@s1:3,s2:4/name"
+        );
+    }
 }

@@ -110,7 +110,8 @@ impl Service<Request> for RequestScope {
                 .access
                 .screen(&request, request_facts.route)
                 .and_then(|()| {
-                    large::expect(&app, &request_facts).map_err(|limit| over(&app, limit))
+                    large::expect(&app, &request_facts)
+                        .map_err(|limit| over(&app, &request_facts, limit))
                 })
                 .err(),
         };
@@ -173,7 +174,7 @@ fn finished(
         response = rendered(problem, request_facts, &mut response);
     }
     if let Err(limit) = large::admit(app, request_facts, &mut response) {
-        let refusal = over(app, limit);
+        let refusal = over(app, request_facts, limit);
         response = rendered(&refusal, request_facts, &mut response);
         problem = Some(refusal);
     }
@@ -199,9 +200,12 @@ fn finished(
     response
 }
 
-fn over(app: &App, limit: Limit) -> Problem {
+fn over(app: &App, request_facts: &RequestFacts, limit: Limit) -> Problem {
     app.refusals().count(limit);
-    Problem::over_limit(limit)
+    match request_facts.method.is_safe() {
+        true => Problem::over_limit(limit).nothing_done(),
+        false => Problem::over_limit(limit),
+    }
 }
 
 /// The response for a problem.

@@ -205,6 +205,12 @@ impl Problem {
         refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
+    /// The same of a request that changes nothing, whether it was done or not.
+    pub(in crate::http) fn nothing_done(mut self) -> Self {
+        self.0.extras.outcome = Some(ProblemOutcome::NothingDone);
+        self
+    }
+
     /// The claim does not match the lock or an earlier request, so waiting cannot help.
     pub(in crate::http) fn mismatch(mismatch: Mismatch) -> Self {
         let (mut refusal, name) = match mismatch {

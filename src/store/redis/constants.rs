@@ -65,7 +65,7 @@ numbers! { BOUNDS:
     /// The most bytes of the owners and metadata that one answer lists, over all of its locks.
     LISTED_BYTES_MAX = AnswerRoom::BYTES_MAX as u64;
     /// The most entries of a lock that are searched for holders to list.
-    SEARCHED_MAX = 1_000;
+    SEARCHED_MAX = 200;
     /// How many expired entries one script searches, or removes from the count of a principal's leases.
     REAPED_MAX = 500;
     /// How many holders one script evicts, or ends because they have expired: each takes some ten commands. Approximate

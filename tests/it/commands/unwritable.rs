@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use super::{acquired, failed, printed};
-use crate::process::Serving;
+use crate::process::{Serving, leasehold};
 use crate::run::{assert_code, client, state};
 
 #[tokio::test]
@@ -111,4 +111,18 @@ fn a_token_of_another_lock_is_refused_with_that_cause() {
     let (code, text) = failed(&serving, &["release", "b", "--token", &token]);
     assert_eq!(code, Some(76));
     assert!(text.contains("belong to different locks"), "{text}");
+}
+
+/// The hash of a key that nobody has would be put into the keys file.
+#[test]
+fn a_key_that_would_be_lost_is_not_made() {
+    let mut options = File::options();
+    let null = options.read(true).write(true).open("/dev/null").unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    for (stdout, says) in [(null, "the key would be lost"), (full, "No space left")] {
+        let made = leasehold(&["keys", "new"]).stdout(stdout).output().unwrap();
+        assert_code(&made, 70);
+        let said = String::from_utf8(made.stderr).unwrap();
+        assert!(said.contains(says) && !said.contains("keys file"), "{said}");
+    }
 }
