@@ -91,7 +91,7 @@ impl Ask {
     }
 
     /// Asks from this place in the queues.
-    fn take_place(&mut self, sequence: u64) {
+    pub(super) fn take_place(&mut self, sequence: u64) {
         if let Some(request) = &mut self.request {
             let until = request.ticket.and_then(|ticket| ticket.until);
             request.ticket = Some(Ticket { sequence, until });
