@@ -41,8 +41,8 @@ enum RoundEnd {
         /// The place in the queues that nodes have it at, if some do.
         place: Option<u64>,
     },
-    /// The claim may hold the locks already.
-    Unclear,
+    /// The claim may hold the locks already: a node that has failed may have its leases.
+    Unclear(Fault),
 }
 
 impl Core {
@@ -80,7 +80,7 @@ impl Core {
                     last = answer.map(Ok);
                     known_place = place.or(known_place);
                 }
-                Ok(RoundEnd::Unclear) => last = Some(Err(may_hold())),
+                Ok(RoundEnd::Unclear(fault)) => last = Some(Err(may_hold(fault))),
                 // Nothing was granted. What the round before has found says more than that there was no time for this one.
                 Err(StoreError::Unavailable { .. })
                     if last.is_some() && Instant::now() >= deadline =>
@@ -147,7 +147,7 @@ impl Core {
                 answer: Some(answer),
                 place: verdict::place_known(&votes),
             }),
-            Verdict::Unclear => Ok(RoundEnd::Unclear),
+            Verdict::Unclear => Ok(RoundEnd::Unclear(votes.fault())),
             Verdict::Failed(error) => Err(error),
         };
         round.roll_back(place);
@@ -199,10 +199,10 @@ impl Core {
 }
 
 /// The error of a claim that may hold its locks since an earlier request.
-fn may_hold() -> StoreError {
+fn may_hold(fault: Fault) -> StoreError {
     let detail =
         "a node that does not answer may have the claim's leases, so it may hold the locks already";
-    StoreError::unknown(Fault::Timeout, detail)
+    StoreError::unknown(fault, detail)
 }
 
 /// Whether the holder has something of its leases. The time counts from before the nodes were asked, and is checked after

@@ -284,6 +284,7 @@ fn merged_waiting(votes: &ByNode<Acquired>) -> Waiting {
         recheck_in,
         position: merge::position(majority, all().filter_map(|waiting| waiting.position)),
         restored: all().any(|waiting| waiting.restored),
-        has_ambiguous_attempt: all().any(|waiting| waiting.has_ambiguous_attempt),
+        has_ambiguous_attempt: may_hold_already(votes)
+            || all().any(|waiting| waiting.has_ambiguous_attempt),
     }
 }
