@@ -243,6 +243,7 @@ impl Core {
                 ..self.drift.claim_at_nodes(&claim)
             },
             attempt,
+            is_withdrawable: first.withdrawable_by.is_some(),
             leases: renewals.iter().map(|it| it.lease.clone()).collect(),
             is_agreed,
             drift: self.drift,
