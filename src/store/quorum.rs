@@ -20,6 +20,7 @@ mod lease;
 mod listing;
 mod merge;
 mod nodes;
+mod not_held;
 mod reading;
 mod recording;
 mod renewal;

@@ -66,6 +66,7 @@ on_every_store! {
         a_larger_hold_count_holds_at_exactly_that_depth
         a_re_entry_leaves_the_time_of_the_lease_alone
         a_repeated_re_entry_is_a_replay
+        a_re_entry_repeated_by_its_own_attempt_is_a_re_entry
         a_claim_may_start_deep
         a_release_to_a_depth_steps_back_to_it
         a_repeated_step_back_answers_the_same

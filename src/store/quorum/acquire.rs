@@ -34,10 +34,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(160);
 enum RoundEnd {
     Granted(Granted),
     Answered(Acquired),
-    /// Nothing has a majority, or the claim has lost what it had. What to answer if it is so in the last round too.
-    Lost(Option<Acquired>),
-    /// The claim may hold the locks already.
-    Unclear,
+    /// Nothing has a majority, or the claim has lost what it had.
+    Lost {
+        /// What to answer if it is so in the last round too.
+        answer: Option<Acquired>,
+        /// The place in the queues that nodes have it at, if some do.
+        place: Option<u64>,
+    },
+    /// The claim may hold the locks already: a node that has failed may have its leases.
+    Unclear(Fault),
 }
 
 impl Core {
@@ -52,10 +57,11 @@ impl Core {
         self.attempts.keep(claim.token, at_nodes.ttl);
         let mut pauses = Backoff::default();
         let mut last = None;
+        let mut known_place = None;
         let mut longest = Duration::ZERO;
         for _ in 0..ROUNDS_MAX {
             let begun = Instant::now();
-            let ask = Ask {
+            let mut ask = Ask {
                 claim: Arc::clone(&at_nodes),
                 requested: attempt,
                 attempt: self.attempts.at_nodes(claim.token, attempt),
@@ -63,11 +69,18 @@ impl Core {
                 deadline,
                 now_us: wall_time().unix_us(),
             };
+            if let Some(place) = known_place {
+                // A node that has granted the locks, and has taken that back, does not know the place any more.
+                ask.take_place(place);
+            }
             match self.round(&ask).await {
                 Ok(RoundEnd::Granted(granted)) => return Ok(Acquired::Granted(granted)),
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
-                Ok(RoundEnd::Lost(answer)) => last = answer.map(Ok),
-                Ok(RoundEnd::Unclear) => last = Some(Err(may_hold())),
+                Ok(RoundEnd::Lost { answer, place }) => {
+                    last = answer.map(Ok);
+                    known_place = place.or(known_place);
+                }
+                Ok(RoundEnd::Unclear(fault)) => last = Some(Err(may_hold(fault))),
                 // Nothing was granted. What the round before has found says more than that there was no time for this one.
                 Err(StoreError::Unavailable { .. })
                     if last.is_some() && Instant::now() >= deadline =>
@@ -120,15 +133,21 @@ impl Core {
                         let detail = "the locks were granted too late, and are released again";
                         Err(StoreError::unavailable(Fault::Timeout, detail))
                     }
-                    Ok(None) => Ok(RoundEnd::Lost(None)),
+                    Ok(None) => Ok(RoundEnd::Lost {
+                        answer: None,
+                        place: verdict::place_known(&votes),
+                    }),
                     Err(error) => Err(error),
                 }
             }
             // It has the place at as many nodes as it could get it.
             Verdict::Unplaced(_) => Ok(RoundEnd::Answered(waiting_at(&votes))),
             Verdict::Answered(answer) => Ok(RoundEnd::Answered(answer)),
-            Verdict::Split(answer) => Ok(RoundEnd::Lost(Some(answer))),
-            Verdict::Unclear => Ok(RoundEnd::Unclear),
+            Verdict::Split(answer) => Ok(RoundEnd::Lost {
+                answer: Some(answer),
+                place: verdict::place_known(&votes),
+            }),
+            Verdict::Unclear => Ok(RoundEnd::Unclear(votes.fault())),
             Verdict::Failed(error) => Err(error),
         };
         round.roll_back(place);
@@ -180,10 +199,10 @@ impl Core {
 }
 
 /// The error of a claim that may hold its locks since an earlier request.
-fn may_hold() -> StoreError {
+fn may_hold(fault: Fault) -> StoreError {
     let detail =
         "a node that does not answer may have the claim's leases, so it may hold the locks already";
-    StoreError::unknown(Fault::Timeout, detail)
+    StoreError::unknown(fault, detail)
 }
 
 /// Whether the holder has something of its leases. The time counts from before the nodes were asked, and is checked after

@@ -273,6 +273,13 @@ impl<T> ByNode<T> {
         self.received().count() >= self.majority()
     }
 
+    /// The fault of the first node that failed; a node that has not answered has none of its own.
+    pub(super) fn fault(&self) -> Fault {
+        let mut answers = self.0.iter().flatten();
+        let failure = answers.find_map(|answer| answer.as_ref().err());
+        failure.map_or(Fault::Timeout, StoreError::fault)
+    }
+
     /// The answers, if a majority has answered.
     ///
     /// # Errors
@@ -293,10 +300,7 @@ impl<T> ByNode<T> {
                 .flatten()
                 .filter_map(|answer| answer.as_ref().err())
         };
-        let fault = failures()
-            .map(StoreError::fault)
-            .next()
-            .unwrap_or(Fault::Timeout);
+        let fault = self.fault();
         let details: Vec<_> = failures().map(StoreError::detail).collect();
         let detail = format!(
             "{answered} of {nodes} nodes have answered: {}",

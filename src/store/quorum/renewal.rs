@@ -13,9 +13,9 @@ use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::restoring::{Decided, fences};
 use super::turns::NodeTurn;
-use super::{lease, merge};
+use super::{lease, merge, not_held};
 use crate::domain::{
-    Attempt, Claim, Fence, LockNames, NotHeld, NotHolder, RenewOptions, Renewal, Renewed, Token,
+    Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token, Ttl,
 };
 use crate::store::assignment::Assigned;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -23,6 +23,9 @@ use crate::telemetry::traces;
 
 /// How long a node may take to get the lease back.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
+
+/// How long a lease lasts at a node that alone has extended it: the shortest time that a node can keep one.
+const ENDED: Duration = Duration::from_millis(1);
 
 /// The part of one node in a renewal.
 struct RenewalPart {
@@ -84,10 +87,10 @@ impl Core {
         let votes = answers.until(deadline, is_decided).await;
         let majority = self.nodes.majority();
         if votes.received().filter_map(extended).count() < majority {
-            if has_ended(&votes, names) {
+            if not_held::has_ended(&votes, names) {
                 decision.send_replace(RenewalDecision::Ended);
             }
-            return refusal(votes);
+            return refusal(&votes);
         }
         let withdrawable_by = withdrawable_by(&votes);
         let mut renewals = self.renewals(&votes, withdrawable_by, change.ttl.is_some());
@@ -240,6 +243,7 @@ impl Core {
                 ..self.drift.claim_at_nodes(&claim)
             },
             attempt,
+            is_withdrawable: first.withdrawable_by.is_some(),
             leases: renewals.iter().map(|it| it.lease.clone()).collect(),
             is_agreed,
             drift: self.drift,
@@ -276,9 +280,15 @@ impl RenewalPart {
                 let _ = answered_by(deadline, restored).await;
             }
             RenewalDecision::Ended if matches!(answer, Ok(Renewed::Extended(_))) => {
-                let released = self.node.release(&self.names, self.token, None, deadline);
+                // A release could arrive when the claim has the lock again, and would be remembered instead of the end.
+                let shorten = RenewOptions {
+                    ttl: Some(Ttl::from_store(ENDED)),
+                    rollback_right: RollbackRight::AsBefore,
+                    ..RenewOptions::default()
+                };
+                let shortened = self.node.renew(&self.names, self.token, shorten, deadline);
                 // If the node does not answer, the rest ends with its TTL.
-                let _ = answered_by(deadline, released).await;
+                let _ = answered_by(deadline, shortened).await;
             }
             RenewalDecision::Ended | RenewalDecision::Open => {}
         }
@@ -294,7 +304,8 @@ fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
 
 fn is_decided(votes: &ByNode<Renewed>) -> bool {
     let refused = votes.received().filter(|vote| extended(vote).is_none());
-    refused.count() >= votes.majority() || agreed_fences(votes).is_some() && agree_on_terms(votes)
+    refused.count() >= votes.majority() && not_held::agree(votes)
+        || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
 /// Whether a majority has extended leases with the same hold counts, TTLs and modes. Another node may have missed a change.
@@ -329,53 +340,16 @@ fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
     merge::agreed(votes.majority(), &all)?
 }
 
-/// Whether a majority remembers of each of these locks that the claim has ended there. Then it cannot be granted them again
-/// for as long.
-fn has_ended(votes: &ByNode<Renewed>, names: &LockNames) -> bool {
-    names.iter().all(|name| {
-        let remembers = |vote: &&Renewed| match vote {
-            Renewed::NotHolder(not_held) => not_held
-                .iter()
-                .any(|lost| lost.name == *name && lost.reason != NotHolder::Unknown),
-            Renewed::Extended(_) | Renewed::Mismatched(_) => false,
-        };
-        votes.received().filter(remembers).count() >= votes.majority()
-    })
-}
-
 /// The answer to a renewal that no majority has carried out.
-fn refusal(votes: ByNode<Renewed>) -> StoreResult<Renewed> {
+fn refusal(votes: &ByNode<Renewed>) -> StoreResult<Renewed> {
     let majority = votes.majority();
     let refused = votes.received().filter(|vote| extended(vote).is_none());
-    let refused: Vec<_> = refused.cloned().collect();
-    if refused.len() < majority && votes.received().count() < votes.0.len() {
+    if refused.count() < majority && votes.received().count() < votes.0.len() {
         return Err(votes.no_majority(Effect::MayBeDone));
     }
-    let mismatched = refused
-        .iter()
-        .find(|vote| matches!(vote, Renewed::Mismatched(_)));
-    if let Some(mismatched) = mismatched {
+    let mut answers = votes.received();
+    if let Some(mismatched) = answers.find(|vote| matches!(vote, Renewed::Mismatched(_))) {
         return Ok(mismatched.clone());
     }
-    let reasons = refused.iter().filter_map(|vote| match vote {
-        Renewed::NotHolder(not_held) => Some(&not_held[..]),
-        Renewed::Extended(_) | Renewed::Mismatched(_) => None,
-    });
-    Ok(Renewed::NotHolder(not_held(&reasons.collect::<Vec<_>>())))
-}
-
-/// For each lock that is not held, the reason that says most: a node that never had the lease knows none.
-fn not_held(reports: &[&[NotHeld]]) -> Vec<NotHeld> {
-    let mut merged: Vec<NotHeld> = Vec::new();
-    for not_held in reports.iter().copied().flatten() {
-        match merged.iter_mut().find(|known| known.name == not_held.name) {
-            Some(known) if merge::rank(&known.reason) < merge::rank(&not_held.reason) => {
-                known.reason = not_held.reason.clone();
-            }
-            Some(_) => {}
-            None => merged.push(not_held.clone()),
-        }
-    }
-    merged.sort_by(|a, b| a.name.cmp(&b.name));
-    merged
+    Ok(Renewed::NotHolder(not_held::merged(&votes)))
 }

@@ -11,8 +11,8 @@ use super::lease;
 use super::nodes::NodeStore;
 use super::recording::changes;
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, Lease, LockNames, Mode, RenewOptions, Renewal, Renewed,
-    RollbackRight, StepBack,
+    Acquired, Attempt, Claim, Fence, GrantKind, Lease, LockNames, Mode, RenewOptions, Renewal,
+    Renewed, Rollback, RollbackRight, StepBack,
 };
 use crate::store::StoreResult;
 
@@ -22,6 +22,8 @@ pub(super) struct Decided {
     pub(super) claim: Claim,
     /// What a node that lacks the lease grants it to.
     pub(super) attempt: Attempt,
+    /// Whether this attempt may roll it back at a majority. Else nobody knows it.
+    pub(super) is_withdrawable: bool,
     /// The lease of each lock, as its holder is told of it.
     pub(super) leases: Vec<Lease>,
     /// Whether a majority has them so, apart from the tokens.
@@ -50,6 +52,12 @@ impl Decided {
                     // Another claim's lease is there, or the node has no vote yet.
                     return Ok(());
                 };
+                if granted.kind != GrantKind::New && self.is_withdrawable {
+                    // A later attempt has got the lease there meanwhile, and keeps the right to roll it back.
+                    let (claim, attempt) = (&self.claim, self.attempt);
+                    let undone = node.withdraw(claim, attempt, Rollback::Undo, deadline);
+                    undone.await?;
+                }
                 lease::fences(&granted.leases)
             }
             Ok(Renewed::Mismatched(_)) | Err(_) => return Ok(()),

@@ -91,7 +91,7 @@ impl Ask {
     }
 
     /// Asks from this place in the queues.
-    fn take_place(&mut self, sequence: u64) {
+    pub(super) fn take_place(&mut self, sequence: u64) {
         if let Some(request) = &mut self.request {
             let until = request.ticket.and_then(|ticket| ticket.until);
             request.ticket = Some(Ticket { sequence, until });
@@ -248,10 +248,8 @@ impl RoundPart {
         follow_up: Option<FollowUpPermit>,
     ) {
         if may_hold {
-            // A request that waits asks this node again.
-            if self.ask.request.is_some() {
-                self.ask.rename(&self.attempts);
-            }
+            // The next round, or the next poll of a request that waits, asks this node again.
+            self.ask.rename(&self.attempts);
             if let Some(_permit) = follow_up.or_else(|| self.follow_ups.begin()) {
                 self.roll_back().await;
             }
@@ -336,12 +334,14 @@ impl RoundPart {
         };
         for pause in CATCH_UP_PAUSES {
             let deadline = Instant::now() + CATCH_UP_MAX;
-            if let Some(proposed) = &proposed
-                && let Ok(_) = self
-                    .assign(&changes(proposed, decided, true), deadline)
-                    .await
-            {
-                return;
+            if let Some(present) = &proposed {
+                let changes = changes(present, decided, true);
+                match self.assign(&changes, deadline).await {
+                    Ok(Assigned::Held(_) | Assigned::Taken(_)) => return,
+                    // It has lost what it had granted.
+                    Ok(Assigned::NotHeld) => proposed = None,
+                    Err(_) => {}
+                }
             }
             if proposed.is_none() {
                 sleep(pause).await;

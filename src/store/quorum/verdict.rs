@@ -259,10 +259,15 @@ pub(super) fn waiting_at(votes: &ByNode<Acquired>) -> Acquired {
     Acquired::Waiting(merged_waiting(votes))
 }
 
+/// The place at which nodes have the claim in their queues: that of a majority, or else the last.
+pub(super) fn place_known(votes: &ByNode<Acquired>) -> Option<u64> {
+    let largest = || waiting(votes).map(|waiting| waiting.ticket.sequence).max();
+    agreed_place(votes).or_else(largest)
+}
+
 fn merged_waiting(votes: &ByNode<Acquired>) -> Waiting {
     let majority = votes.majority();
     let all = || waiting(votes);
-    let largest = all().map(|waiting| waiting.ticket.sequence).max();
     let until = merge::reached_by(majority, all().filter_map(|waiting| waiting.ticket.until));
     // The claim can be granted when its conflicts at a majority have gone, but for those that may go unnoticed.
     let mut rechecks: Vec<_> = all().filter_map(|waiting| waiting.recheck_in).collect();
@@ -273,12 +278,13 @@ fn merged_waiting(votes: &ByNode<Acquired>) -> Waiting {
     };
     Waiting {
         ticket: Ticket {
-            sequence: agreed_place(votes).or(largest).unwrap_or_default(),
+            sequence: place_known(votes).unwrap_or_default(),
             until,
         },
         recheck_in,
         position: merge::position(majority, all().filter_map(|waiting| waiting.position)),
         restored: all().any(|waiting| waiting.restored),
-        has_ambiguous_attempt: all().any(|waiting| waiting.has_ambiguous_attempt),
+        has_ambiguous_attempt: may_hold_already(votes)
+            || all().any(|waiting| waiting.has_ambiguous_attempt),
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct LeaseRecord {
 pub(super) struct LeaseOptions {
     pub(super) mode: Mode,
     pub(super) hold_count: HoldCount,
+    /// The attempt that has raised it last. Nobody repeats an attempt of a process that has ended, so no row has it.
+    pub(super) reentered_by: Option<Attempt>,
     /// Whether a stream holds the lease, or has held it.
     pub(super) is_of_stream: bool,
     pub(super) ceiling: Option<StoreTime>,
@@ -42,6 +44,7 @@ impl Default for LeaseOptions {
         Self {
             mode: Mode::Exclusive,
             hold_count: HoldCount::ONE,
+            reentered_by: None,
             is_of_stream: false,
             ceiling: None,
             min_hold: Duration::ZERO,
@@ -65,6 +68,7 @@ impl LeaseOptions {
             Box::new(Self {
                 mode: claim.mode,
                 hold_count: claim.hold_count,
+                reentered_by: None,
                 is_of_stream: claim.takes_over,
                 ceiling: claim.max_hold.map(|max_hold| now + max_hold),
                 min_hold: claim.min_hold.unwrap_or_default(),
@@ -122,16 +126,21 @@ impl LeaseRecord {
         self.options.get_or_insert_default()
     }
 
-    /// Replays the grant to an attempt of the same claim, and raises the hold count if requested. Returns whether it
-    /// did.
+    /// Replays the grant to an attempt of the same claim, and raises the hold count if requested. Returns whether this
+    /// attempt did, now or before: then the answer to that was lost.
     pub(super) fn replay(&mut self, claim: &Claim, attempt: Attempt) -> bool {
         self.receivers.pass_to(attempt);
         if claim.takes_over {
             self.options_mut().is_of_stream = true;
         }
+        let options = self.options.as_ref();
+        if options.is_some_and(|options| options.reentered_by == Some(attempt)) {
+            return true;
+        }
         let is_deeper = claim.hold_count > self.hold_count();
         if is_deeper {
-            self.options_mut().hold_count = claim.hold_count;
+            let options = self.options_mut();
+            (options.hold_count, options.reentered_by) = (claim.hold_count, Some(attempt));
         }
         is_deeper
     }

@@ -137,6 +137,7 @@ impl Loading {
         Ok(LeaseOptions {
             mode,
             hold_count,
+            reentered_by: None,
             is_of_stream,
             ceiling,
             min_hold: kept.map_or(Duration::ZERO, |kept| kept.since(acquired)),

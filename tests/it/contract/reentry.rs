@@ -1,6 +1,6 @@
 //! Contract tests of re-entry: an acquire can increase the hold count, and a release can reduce it.
 
-use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Lease, LockState, Released};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Granted, Lease, LockState, Released};
 
 use super::replay::replayed;
 use crate::support::fixture::{
@@ -49,6 +49,25 @@ pub(super) async fn a_repeated_re_entry_is_a_replay(fixture: &Fixture) {
     reentered(fixture, &at_depth(&claim, 2)).await;
     let lease = replayed(fixture, &at_depth(&claim, 2)).await;
     assert_eq!(lease.holder.hold_count.get(), 2);
+}
+
+/// The first answer was lost, so its client has had none. The repeat changes nothing, even after a step back.
+pub(super) async fn a_re_entry_repeated_by_its_own_attempt_is_a_re_entry(fixture: &Fixture) {
+    let claim = claim();
+    fixture.granted(&claim).await;
+    let (deeper, attempt) = (at_depth(&claim, 3), Attempt::random());
+    for depth in [3, 3, 2] {
+        if depth == 2 {
+            stepped_back(fixture, &claim, 2).await;
+        }
+        let answer = fixture.attempt(&deeper, attempt).await;
+        let Ok(Acquired::Granted(granted)) = answer else {
+            panic!("the claim holds, but: {answer:?}");
+        };
+        assert_eq!(granted.kind, GrantKind::Reentered);
+        assert_eq!(only(granted.leases).holder.hold_count.get(), depth);
+    }
+    replayed(fixture, &at_depth(&claim, 2)).await;
 }
 
 pub(super) async fn a_claim_may_start_deep(fixture: &Fixture) {

@@ -1,5 +1,6 @@
 //! What the judge of an order accepts of views in which a claim is seen that has ended, or that nobody was told of.
 
+use super::judge::{Rule, judge};
 use super::linear;
 use super::record::{Action, Answer, Effect, Micros, Mode, Outage, SECOND, View};
 use super::valid::{MS, claim, granted, outage, refused, valid, view};
@@ -69,6 +70,39 @@ fn a_view_of_a_released_claim_is_accepted_while_a_node_is_silent_that_would_outv
     assert!(!is_rejected(0, 8_700, 8_800), "a node has not followed");
     assert!(is_rejected(0, 11_000, 11_100), "it was one process alone");
     assert!(is_rejected(1, 16_000, 16_100), "its lease is over");
+}
+
+/// Gus holds the lock, and Hal, who has released it at another process, held it before. Each view shows one of them.
+#[test]
+fn a_view_without_the_holder_is_accepted_while_a_node_is_silent_and_another_has_a_token_or_a_rest()
+{
+    let is_lost = |is_silent: bool, shown: &[(&str, u64)]| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        if is_silent {
+            history.outages.push(Outage {
+                node: Some(1),
+                ..outage(Effect::Minority, 8_600, 8_900)
+            });
+        }
+        for owner in ["gus", "hal"] {
+            history.claims.push(claim(owner, &["b"], Mode::Exclusive));
+        }
+        let now = Action::Acquire { wait: 0 };
+        history.ask(7, now, 7_000, 7_010, granted(&[("b", 90)], true, 0));
+        let released = history.ask(7, Action::Release, 7_500, 7_510, Answer::Freed);
+        history.requests[released].process = 0;
+        history.ask(6, now, 8_000, 8_010, granted(&[("b", 100)], true, 0));
+        history.views.push(view("b", 8_700 * MS, shown, &[]));
+        let (found, _) = judge(&history);
+        found.iter().any(|it| it.rule == Rule::EarlyLoss)
+    };
+    for shown in [("gus", 120), ("hal", 90)] {
+        assert!(!is_lost(true, &[shown]), "{shown:?}");
+        assert!(is_lost(false, &[shown]), "{shown:?}");
+    }
+    assert!(is_lost(true, &[]), "a node that answers has the lease");
+    assert!(!is_lost(false, &[("gus", 100)]));
 }
 
 /// Gus was granted the lock, which Ann still holds, and was not told so. Ben has released it, and was seen before.

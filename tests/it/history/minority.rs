@@ -233,11 +233,11 @@ impl History {
         let own = self.requests.iter().filter(|it| it.claim == Some(claim));
         let arrivals = own.flat_map(|request| request.arrivals.iter().map(move |it| (request, it)));
         let ends = arrivals.filter_map(|(request, (_, answer))| match answer {
-            Answer::Granted { leases, .. } => {
+            Answer::Granted { leases, waited, .. } => {
                 let mut leases = leases.iter();
                 let lease = leases.find(|lease| lease.fence == fence)?;
-                // It counts from the request at the earliest.
-                Some(request.sent.saturating_add(lease.expires_in))
+                // It counts from the request at the earliest, or from the end of its wait.
+                Some(request.sent + waited + lease.expires_in)
             }
             _ => None,
         });

@@ -11,6 +11,9 @@ use crate::support::fixture::{LONG, SHORT, claim, deadline, not_holder, rival, t
 /// For how long a node remembers that a lease ran out there.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
+/// The shortest time that a node keeps a lease.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
 impl Process {
     /// Has the lease of the claim end early at one node. A process that notices the step has the node grant nothing until
     /// the leases that may have ended are over.
@@ -84,7 +87,32 @@ async fn a_renewal_that_comes_too_late_for_a_majority_leaves_no_rest() {
     }
     assert_eq!(process.held_at(&claim).await, [2]);
     let lost = not_holder(&claim, NotHolder::Expired);
-    assert_eq!(process.fixture.renew(&claim).await, lost);
-    process.settled().await;
-    assert!(process.held_at(&claim).await.is_empty());
+    for _ in 0..2 {
+        assert_eq!(process.fixture.renew(&claim).await, lost);
+        process.settled().await;
+        process.fixture.outlast(AT_ONCE).await;
+        assert!(process.held_at(&claim).await.is_empty());
+    }
+    // Nobody has released it, which the node would tell at the next renewal.
+    let (store, change) = (&process.nodes[2].store, RenewOptions::default());
+    let renewed = store.renew(&claim.names, claim.token, change, deadline());
+    assert_eq!(renewed.await.expect("the node answers"), lost);
+}
+
+/// What another process has left at a node may be released there.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_has_run_out_at_a_majority_was_not_released() {
+    for released in 0..3 {
+        let process = Process::alone();
+        let claim = claim();
+        process.fixture.granted(&claim).await;
+        process.settled().await;
+        process.fixture.advance(LONG - SHORT).await;
+        let store = &process.nodes[released].store;
+        let answer = store.release(&claim.names, claim.token, None, deadline());
+        answer.await.expect("the node answers");
+        process.fixture.outlast(SHORT).await;
+        let lost = not_holder(&claim, NotHolder::Expired);
+        assert_eq!(process.fixture.renew(&claim).await, lost);
+    }
 }

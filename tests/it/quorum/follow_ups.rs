@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::domain::Claim;
+use leasehold::domain::{Claim, Rollback};
 use leasehold::store::LockStore;
 
 use super::nodes::{Process, is_granted, stores, unreachable};
-use crate::support::fixture::claim;
+use crate::support::fixture::{SHORT, claim, deadline, only};
+use crate::support::scripted_store::Fate;
 
 /// More than half of what a node may have left to follow.
 const MANY: usize = 2_500;
@@ -51,4 +52,24 @@ async fn a_node_that_follows_with_another_token_is_asked_once() {
     assert_eq!(process.fences_at_nodes(&claim).await, [fence; 3]);
     let assignments = process.nodes.iter().map(|node| node.assignments());
     assert_eq!(assignments.collect::<Vec<_>>(), [0, 0, 1]);
+}
+
+/// It proposes a token of its own, and lacks the lease when the decided one arrives.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_loses_the_lease_before_it_records_the_token_gets_both() {
+    let process = Process::alone();
+    let (claim, node) = (claim(), &process.nodes[0]);
+    node.records_operations();
+    node.next_assignments([Fate::Delayed(SHORT)]);
+    let lease = process.fixture.granted(&claim).await;
+    let attempt = only(node.take_executed())
+        .attempt
+        .expect("it is an acquire");
+    let lost = node
+        .store
+        .withdraw(&claim, attempt, Rollback::Undo, deadline());
+    assert_eq!(lost.await.expect("the node answers"), 1);
+    process.settled().await;
+    let fence = lease.holder.fence.get();
+    assert_eq!(process.fences_at_nodes(&claim).await, [fence; 3]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::domain::{Acquired, Claim};
 use leasehold::store::LockStore;
 
-use super::nodes::{Process, unreachable};
+use super::nodes::{Process, plain_stores, unreachable};
 use crate::support::fixture::{SHORT, Waiter, claim, deadline, rival};
 use crate::support::scripted_store::Fate;
 
@@ -32,6 +32,32 @@ async fn a_claim_that_is_requested_again_keeps_its_place_although_a_node_has_for
             process.fixture.still_waits(&mut second).await;
             process.fixture.granted_after_wait(&mut again).await;
         }
+    }
+}
+
+/// The claim moves to another process, which does not know its place, while the lock is free at one node, held at another
+/// one, and the third is away. The first node grants the lock, takes that back, and does not know the place any more.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_moves_keeps_its_place_although_a_node_has_granted_it_the_lock_for_a_moment() {
+    for free in 0..3 {
+        let stores = plain_stores(3);
+        let (process, another) = (Process::on(&stores), Process::on(&stores));
+        let holding = claim();
+        process.fixture.granted(&holding).await;
+        process.settled().await;
+        let [mut first, mut second] = [rival(&holding), rival(&holding)].map(Waiter::new);
+        let waiting = process.fixture.still_waits(&mut first).await;
+        process.fixture.still_waits(&mut second).await;
+        released_at(&process, free, &holding).await;
+        another.without(&[(free + 1) % 3]);
+        let mut again = first.again();
+        let still = another.fixture.still_waits(&mut again).await;
+        assert_eq!(still.ticket.sequence, waiting.ticket.sequence);
+        another.settled().await;
+        process.fixture.freed(&holding).await;
+        process.settled().await;
+        another.fixture.granted_after_wait(&mut again).await;
+        process.fixture.granted_after_wait(&mut second).await;
     }
 }
 

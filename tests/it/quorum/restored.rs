@@ -1,10 +1,13 @@
 //! A lease that nodes lose and get back, while streams of its claim come and go.
 
-use leasehold::domain::{Acquired, Attempt, Claim, RenewOptions, Renewed, Rollback, RollbackRight};
+use leasehold::domain::{
+    Acquired, Attempt, Claim, GrantKind, RenewOptions, Renewed, Rollback, RollbackRight,
+};
 use leasehold::store::LockStore;
 
 use super::nodes::Process;
-use crate::support::fixture::{claim, deadline, lock_of};
+use crate::support::fixture::{SHORT, claim, deadline, lock_of};
+use crate::support::scripted_store::Fate;
 
 /// A stream gets the lease, as the first one or not.
 async fn opens(process: &Process, claim: &Claim, stream: Attempt) {
@@ -98,4 +101,34 @@ async fn a_stream_is_told_of_the_release_of_a_lease_that_nodes_got_back() {
     process.settled().await;
     let (lock, listener) = (lock_of(&claim), process.fixture.listener());
     assert_eq!(listener.releases_of(lock, claim.token.digest(lock)), 1);
+}
+
+/// The node has lost the lease, and another process gets it there before the renewal puts it back.
+#[tokio::test(start_paused = true)]
+async fn a_stream_keeps_a_lease_that_it_got_at_a_node_before_the_renewal_of_another_one_put_it_back()
+ {
+    let process = Process::alone();
+    let (claim, [first, second]) = (claim(), [Attempt::random(), Attempt::random()]);
+    opens(&process, &claim, first).await;
+    let store = &process.nodes[2].store;
+    let lost = store.withdraw(&claim, first, Rollback::Close, deadline());
+    lost.await.expect("the node answers");
+    process.meets(&[2], &Fate::Late(SHORT));
+    let change = RenewOptions {
+        rollback_right: RollbackRight::AsBefore,
+        ..RenewOptions::default()
+    };
+    let quorum = &process.quorum;
+    let renewed = quorum.renew(&claim.names, claim.token, change, deadline());
+    renewed.await.expect("a majority answers");
+    // The answer of the node is on its way.
+    tokio::time::sleep(SHORT / 2).await;
+    let granted = store.acquire(&claim, second, None, deadline()).await;
+    assert_eq!(
+        granted.expect("the node answers").kind(),
+        Some(GrantKind::New)
+    );
+    process.settled().await;
+    let closed = store.withdraw(&claim, second, Rollback::Close, deadline());
+    assert_eq!(closed.await.expect("the node answers"), 1);
 }

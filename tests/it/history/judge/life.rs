@@ -221,7 +221,7 @@ fn seen_without(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 during.find(|view| {
                     view.at < lasting.known_until
                         && !evidence.history.is_former_view(view)
-                        && !view.holders.iter().any(|(_, fence)| *fence == grant.fence)
+                        && !may_show(evidence, view, grant)
                         && !evidence.may_lose(
                             grant,
                             evidence.history.requests[lasting.request].sent,
@@ -240,6 +240,19 @@ fn seen_without(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             }
         }
     }
+}
+
+/// Whether a view shows the lease; or, while a node of a quorum is silent, another token of it, or a rest in its place.
+fn may_show(evidence: &Evidence<'_>, view: &View, grant: &Grant<'_>) -> bool {
+    let history = evidence.history;
+    view.holders.iter().any(|(owner, fence)| {
+        let claim = evidence.claim_of.get(owner.as_str());
+        let is_meant = |claim: &usize| match *claim == grant.claim {
+            true => history.fence_meant(view, *claim, *fence) == grant.fence,
+            false => history.is_doubtful(view, *claim),
+        };
+        *fence == grant.fence || claim.is_some_and(is_meant)
+    })
 }
 
 /// A lock is not held for a claim that was finally refused, or whose only stream was closed.

@@ -1,7 +1,7 @@
 //! Tests of this judge: what shows an eviction before its answer arrives. Replicas that confirm delay that.
 
-use super::super::record::{Action, Answer, History};
-use super::super::valid::{MS, granted, refused, valid, view};
+use super::super::record::{Action, Answer, Effect, History, Outage, SECOND};
+use super::super::valid::{MS, granted, outage, refused, valid, view};
 use super::cases::{GUS, HAL, NOW, READER, evict, two_claims, unanswered};
 use super::check;
 
@@ -50,4 +50,28 @@ fn an_evicted_lease_is_not_seen_again_before_the_answer() {
         history.ask(HAL, Action::Renew, 5_170, 5_180, renewed);
     };
     assert!(!is_accepted(HAL, true, revived));
+}
+
+/// Gus is granted the lock after a long wait, is evicted at once, and Hal is granted it. One node does not answer meanwhile.
+#[test]
+fn a_lease_counts_from_the_end_of_the_wait_where_an_eviction_may_mean_a_rest_of_one() {
+    let is_explained = |is_evicted: bool| {
+        let mut history = valid();
+        two_claims(&mut history);
+        history.bounds.is_quorum = true;
+        let waits = Action::Acquire { wait: 9 * SECOND };
+        let after_wait = granted(&[("b", 100)], true, 6_990 * MS);
+        history.ask(GUS, waits, 5_000, 12_000, after_wait);
+        if is_evicted {
+            evict(&mut history, 12_100, 12_200, &[100]);
+        }
+        history.ask(HAL, NOW, 12_300, 12_310, granted(&[("b", 200)], true, 0));
+        history.outages.push(Outage {
+            node: Some(1),
+            ..outage(Effect::Minority, 12_100, 12_200)
+        });
+        check(&history).is_empty()
+    };
+    assert!(is_explained(true));
+    assert!(!is_explained(false));
 }

@@ -1,0 +1,54 @@
+//! Why a claim does not hold its locks, by what the nodes answer to its renewal.
+
+use std::collections::BTreeMap;
+
+use super::merge;
+use super::nodes::ByNode;
+use crate::domain::{LockName, LockNames, NotHeld, NotHolder, Renewed};
+
+/// For each lock that is not held, the reason that a majority knows, or else the one that says most: a node that never had
+/// the lease knows none.
+pub(super) fn merged(votes: &ByNode<Renewed>) -> Vec<NotHeld> {
+    let mut by_name: BTreeMap<&LockName, Vec<NotHolder>> = BTreeMap::new();
+    for lost in reports(votes).flatten() {
+        let reasons = by_name.entry(&lost.name).or_default();
+        reasons.push(lost.reason.clone());
+    }
+    let merged = by_name.into_iter().filter_map(|(name, reasons)| {
+        let common = merge::agreed(votes.majority(), &reasons);
+        let known = common.filter(|reason| *reason != NotHolder::Unknown);
+        let likeliest = || reasons.iter().max_by_key(|it| merge::rank(it)).cloned();
+        Some(NotHeld {
+            name: name.clone(),
+            reason: known.or_else(likeliest)?,
+        })
+    });
+    merged.collect()
+}
+
+/// Whether no two nodes know different reasons. If they do, a majority decides.
+pub(super) fn agree(votes: &ByNode<Renewed>) -> bool {
+    let mut known: BTreeMap<&LockName, &NotHolder> = BTreeMap::new();
+    let all = reports(votes).flatten();
+    let mut all = all.filter(|lost| lost.reason != NotHolder::Unknown);
+    all.all(|lost| *known.entry(&lost.name).or_insert(&lost.reason) == &lost.reason)
+}
+
+/// Whether a majority remembers of each of these locks that the claim has ended there. Then it cannot be granted them again
+/// for as long.
+pub(super) fn has_ended(votes: &ByNode<Renewed>, names: &LockNames) -> bool {
+    names.iter().all(|name| {
+        let remembers = |not_held: &&[NotHeld]| {
+            let mut not_held = not_held.iter();
+            not_held.any(|lost| lost.name == *name && lost.reason != NotHolder::Unknown)
+        };
+        reports(votes).filter(remembers).count() >= votes.majority()
+    })
+}
+
+fn reports(votes: &ByNode<Renewed>) -> impl Iterator<Item = &[NotHeld]> {
+    votes.received().filter_map(|vote| match vote {
+        Renewed::NotHolder(not_held) => Some(&not_held[..]),
+        Renewed::Extended(_) | Renewed::Mismatched(_) => None,
+    })
+}
