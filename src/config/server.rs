@@ -222,6 +222,9 @@ pub(super) fn admin_listen(settings: &Settings) -> Result<Option<ListenAddress>,
     ListenAddress::parse(settings, name).map(Some)
 }
 
+/// The first bits of every IPv4-mapped IPv6 address, ::ffff:0:0/96, which the IPv4 address follows.
+const MAPPED_BITS: u32 = 96;
+
 /// A block of IP addresses that share a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressBlock {
@@ -230,7 +233,8 @@ pub struct AddressBlock {
 }
 
 impl AddressBlock {
-    /// Parses one address, or a block such as `10.0.0.0/8`. `None` if it is neither.
+    /// Parses one address, or a block such as `10.0.0.0/8`. `None` if it is neither. IPv4-mapped IPv6 addresses are those of
+    /// IPv4, because those that are compared with them are.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
@@ -243,7 +247,15 @@ impl AddressBlock {
             IpAddr::V6(_) => Ipv6Addr::BITS,
         };
         let prefix_bits = bits.unwrap_or(length);
-        (prefix_bits <= length).then_some(Self { first, prefix_bits })
+        let is_within = prefix_bits <= length;
+        let is_mapped = first.to_canonical() != first;
+        is_within.then_some(match prefix_bits.checked_sub(MAPPED_BITS) {
+            Some(prefix_bits) if is_mapped => Self {
+                first: first.to_canonical(),
+                prefix_bits,
+            },
+            Some(_) | None => Self { first, prefix_bits },
+        })
     }
 
     /// Whether the block contains the address. An IPv4-mapped IPv6 address counts as the IPv4 address.
@@ -276,6 +288,10 @@ mod tests {
             ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::1"),
             ("::1", "::1", "::2"),
             ("10.0.0.0/8", "::ffff:10.0.0.1", "::10.0.0.1"),
+            // As a socket for both families has it.
+            ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.8"),
+            ("::ffff:10.0.0.0/104", "10.255.0.1", "11.0.0.1"),
+            ("::ffff:0.0.0.0/96", "192.0.2.7", "2001:db8::1"),
         ] {
             let parsed = AddressBlock::parse(block).expect("a block");
             assert!(
