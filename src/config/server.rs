@@ -11,6 +11,8 @@ use super::settings::{BYTES_MAX, SERVED_MAX, Settings, UpperBound};
 
 /// The largest response has a few megabytes; with less than this, only one at a time would fit.
 const ANSWER_BYTES_MIN: usize = 1024 * 1024;
+/// Each has an event loop of its own.
+const THREADS_MAX: UpperBound = UpperBound(1_024, "a process has no use for more");
 /// As many as the stream counter of an HTTP/2 connection can hold.
 const STREAMS_MAX: UpperBound = UpperBound(10_000, "an HTTP/2 connection can count no more");
 
@@ -19,6 +21,8 @@ const STREAMS_MAX: UpperBound = UpperBound(10_000, "an HTTP/2 connection can cou
 pub struct ServerConfig {
     /// Host names of the service, besides `localhost`.
     pub hosts: Vec<String>,
+    /// How many threads serve connections; `None` for as many as the machine has use for.
+    pub worker_threads: Option<usize>,
     /// How many connections may be open at once.
     pub connections_max: usize,
     /// How many of them may come from one peer address; `None` for half of them.
@@ -86,8 +90,13 @@ impl ServerConfig {
         let (trusted_proxies, forwarded_for) = proxies(settings)?;
         Ok(Self {
             hosts: hosts(settings)?,
+            worker_threads: share(settings, "server.worker_threads", THREADS_MAX)?,
             connections_max: settings.count("server.connections_max", SERVED_MAX)?,
-            connections_per_peer_max: share(settings, "server.connections_per_peer_max")?,
+            connections_per_peer_max: share(
+                settings,
+                "server.connections_per_peer_max",
+                SERVED_MAX,
+            )?,
             connections_reserved: settings.whole("server.connections_reserved", SERVED_MAX)?,
             trusted_proxies,
             forwarded_for,
@@ -156,14 +165,14 @@ fn body_bytes(settings: &Settings) -> Result<(usize, usize), ConfigError> {
 }
 
 /// A count; 0 means that the key has no value of its own.
-fn share(settings: &Settings, name: &str) -> Result<Option<usize>, ConfigError> {
-    let count = settings.whole(name, SERVED_MAX)?;
+fn share(settings: &Settings, name: &str, bound: UpperBound) -> Result<Option<usize>, ConfigError> {
+    let count = settings.whole(name, bound)?;
     Ok((count > 0).then_some(count))
 }
 
 /// A rate, with as many requests at once as in a second.
 fn requests(settings: &Settings) -> Result<Option<RequestRate>, ConfigError> {
-    let per_second = share(settings, "server.requests_per_second")?;
+    let per_second = share(settings, "server.requests_per_second", SERVED_MAX)?;
     let per_second = per_second.and_then(|it| NonZeroU32::new(u32::try_from(it).ok()?));
     Ok(per_second.map(|per_second| RequestRate {
         per_second,
