@@ -1,6 +1,7 @@
 //! The experiments, one file each, by the names that `--only` knows.
 
 mod access;
+mod added_cost;
 mod cluster;
 mod commands;
 mod connections;
@@ -8,6 +9,7 @@ mod cpu_time;
 mod cycles;
 mod file;
 mod hand_over;
+mod handshakes;
 mod idle;
 mod instructions;
 mod locks;
@@ -18,6 +20,8 @@ mod redis_memory;
 mod run;
 mod sentinel;
 mod throughput;
+mod traces;
+mod transports;
 mod waiters;
 
 use futures_util::future::LocalBoxFuture;
@@ -51,11 +55,14 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 18] = [
+pub(crate) const ALL: [(&str, Experiment); 21] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
     ("cpu_time", |plan| Box::pin(cpu_time::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
     ("access", |plan| Box::pin(access::run(plan))),
+    ("traces", |plan| Box::pin(traces::run(plan))),
+    ("transports", |plan| Box::pin(transports::run(plan))),
+    ("handshakes", |plan| Box::pin(handshakes::run(plan))),
     ("hand_over", |plan| Box::pin(hand_over::run(plan))),
     ("locks", |plan| Box::pin(locks::run(plan))),
     ("redis_memory", |plan| Box::pin(redis_memory::run(plan))),

@@ -10,8 +10,13 @@
     reason = "a measurement that cannot go on should stop where it stands, and what it is compared with is what people write"
 )]
 
+#[allow(dead_code, reason = "tests need more of it than a measurement does")]
+#[path = "../../tests/it/support/certificates.rs"]
+mod certificates;
+mod client;
 mod contestants;
 mod delay;
+mod encryption;
 mod etcd_cluster;
 mod experiments;
 #[path = "../../tests/it/waiters/http1.rs"]
@@ -57,12 +62,14 @@ Measures the service beside others and prints a table. Takes about 40 minutes.
 Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
   --quick   a few minutes for a first look: too short for figures to be quoted
-  --only    some of: throughput cpu_time cycles access hand_over locks redis_memory waiters commands
-            instructions idle processes sentinel cluster quorum file connections run
+  --only    some of: throughput cpu_time cycles access traces transports handshakes hand_over locks redis_memory
+            waiters commands instructions idle processes sentinel cluster quorum file connections run
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
-            only for everything at full length";
+            only at full length, and for everything, or for traces, transports and handshakes alone";
 /// What stands around the figures on a page.
 const MARKS: [&str; 2] = ["<!-- figures: begin -->\n", "<!-- figures: end -->"];
+/// The experiments whose figures stand where the page discusses them, so that they can be measured without the others.
+const APART: [&str; 3] = ["traces", "transports", "handshakes"];
 /// The page with every figure, and the one with a few of them.
 const PAGES: [&str; 2] = ["details.md", "README.md"];
 /// Which figures the second page has: of an experiment, the first that begins and ends so.
@@ -86,6 +93,7 @@ const DESCRIPTORS: u64 = 65_536;
 struct Order {
     plan: Plan,
     only: Option<Vec<String>>,
+    is_for_docs: bool,
     into: PathBuf,
 }
 
@@ -120,13 +128,14 @@ fn ordered(arguments: &[String]) -> Option<Order> {
     let mut order = Order {
         plan: Plan::FULL,
         only: None,
+        is_for_docs: false,
         into: Path::new(env!("CARGO_TARGET_TMPDIR")).join("performance"),
     };
-    let (mut arguments, mut is_for_docs) = (arguments.iter(), false);
+    let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => order.plan = Plan::QUICK,
-            "--write" => is_for_docs = true,
+            "--write" => order.is_for_docs = true,
             "--only" => {
                 let names: Vec<_> = arguments.next()?.split(',').map(str::to_owned).collect();
                 let known = |name: &String| experiments::ALL.iter().any(|(known, _)| known == name);
@@ -136,11 +145,15 @@ fn ordered(arguments: &[String]) -> Option<Order> {
             _ => return None,
         }
     }
-    if is_for_docs {
-        // The page shows one measurement, whole and long enough.
-        let is_whole = order.only.is_none() && order.plan == Plan::FULL;
+    if order.is_for_docs {
+        // The table shows one measurement, whole and long enough.
+        let is_apart = |name: &String| APART.contains(&name.as_str());
+        let may_be_written = match &order.only {
+            None => true,
+            Some(only) => only.iter().all(is_apart),
+        };
         order.into = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance");
-        return is_whole.then_some(order);
+        return (may_be_written && order.plan == Plan::FULL).then_some(order);
     }
     Some(order)
 }
@@ -164,7 +177,14 @@ async fn run(order: Order) {
         }
     }
     print!("{}", report::table(&findings));
-    write(&order.into, &findings).expect("a place for the figures");
+    let page = order.into.join(PAGES[0]);
+    // A measurement of some leaves the table of all as it is.
+    if order.only.is_none() || !order.is_for_docs {
+        write(&order.into, &findings).expect("a place for the figures");
+    }
+    for experiment in APART {
+        write_apart(&page, experiment, &findings).expect("a place for the figures");
+    }
     println!("\nwritten to {}", order.into.display());
 }
 
@@ -217,8 +237,23 @@ fn write(into: &Path, findings: &[Finding]) -> std::io::Result<()> {
         }
     }
     let [all, few] = PAGES.map(|page| into.join(page));
-    replace_figures(&all, &machine, &report::markdown(findings))?;
-    replace_figures(&few, &machine, &report::markdown(headlines(findings)))
+    let is_in_table = |finding: &&Finding| !APART.contains(&finding.experiment);
+    let table = report::markdown(findings.iter().filter(is_in_table));
+    replace_figures(&all, MARKS, &machine, &table)?;
+    let table = report::markdown(headlines(findings));
+    replace_figures(&few, MARKS, &machine, &table)
+}
+
+/// The figures of one experiment, if it was measured, between marks of its own.
+fn write_apart(page: &Path, experiment: &str, findings: &[Finding]) -> std::io::Result<()> {
+    let is_of = |finding: &&Finding| finding.experiment == experiment;
+    let found: Vec<_> = findings.iter().filter(is_of).collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    let marks = ["begin", "end"].map(|end| format!("<!-- figures of {experiment}: {end} -->\n"));
+    let marks = [marks[0].as_str(), &marks[1]];
+    replace_figures(page, marks, &machine::described(), &report::markdown(found))
 }
 
 /// The figures that the first page shows.
@@ -232,12 +267,17 @@ fn headlines(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
 }
 
 /// Puts a table between the marks of a page, below where it was measured. A page without marks stays as it is.
-fn replace_figures(page: &Path, machine: &serde_json::Value, table: &str) -> std::io::Result<()> {
+fn replace_figures(
+    page: &Path,
+    [begin, end]: [&str; 2],
+    machine: &serde_json::Value,
+    table: &str,
+) -> std::io::Result<()> {
     let text = std::fs::read_to_string(page).unwrap_or_default();
-    let Some((before, rest)) = text.split_once(MARKS[0]) else {
+    let Some((before, rest)) = text.split_once(begin) else {
         return Ok(());
     };
-    let Some((_, after)) = rest.split_once(MARKS[1]) else {
+    let Some((_, after)) = rest.split_once(end) else {
         return Ok(());
     };
     let on = format!(
@@ -250,7 +290,7 @@ fn replace_figures(page: &Path, machine: &serde_json::Value, table: &str) -> std
         text_of(&machine["etcd"]),
         text_of(&machine["wrk"]),
     );
-    let page_now = format!("{before}{}{on}{table}{}{after}", MARKS[0], MARKS[1]);
+    let page_now = format!("{before}{begin}{on}{table}{end}{after}");
     std::fs::write(page, page_now)
 }
 

@@ -150,7 +150,7 @@ async fn serve(
         ..http::HttpSettings::new(config, access.clone())
     };
     let app = App::new(service.clone(), Arc::clone(&metrics), settings);
-    let workers = Workers::start().map_err(ServeError::System)?;
+    let workers = Workers::start(threads(config)).map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
     let serve_admin = serve_admin(admin, app.clone());
     announce(
@@ -191,6 +191,14 @@ fn log_end(drained: &Drained) {
     }
 }
 
+/// How many threads serve connections.
+fn threads(config: &Config) -> usize {
+    config
+        .server
+        .worker_threads
+        .unwrap_or_else(Workers::of_machine)
+}
+
 /// The server settings, with `connections_max` lowered to what the open-file limit allows.
 fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
     let mut server = config.server.clone();
@@ -200,14 +208,14 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
         StoreUrl::File(_) => 4,
         // Each worker and the accepting thread have a pool, and one more connection for pub/sub.
         StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => {
-            (Workers::threads() + 1) * (config.redis.connections + 1)
+            (threads(config) + 1) * (config.redis.connections + 1)
         }
         // The same for each primary; more of them than this would be a cluster of the largest size.
         StoreUrl::Cluster(_) => {
-            CLUSTER_PRIMARIES * (Workers::threads() + 1) * (config.redis.connections + 1)
+            CLUSTER_PRIMARIES * (threads(config) + 1) * (config.redis.connections + 1)
         }
         StoreUrl::Quorum(ref address) => {
-            address.nodes.len() * (Workers::threads() + 1) * (config.redis.connections + 1)
+            address.nodes.len() * (threads(config) + 1) * (config.redis.connections + 1)
         }
     };
     let reserved = of_store

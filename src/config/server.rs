@@ -11,6 +11,8 @@ use super::settings::{BYTES_MAX, SERVED_MAX, Settings, UpperBound};
 
 /// The largest response has a few megabytes; with less than this, only one at a time would fit.
 const ANSWER_BYTES_MIN: usize = 1024 * 1024;
+/// Each has an event loop of its own.
+const THREADS_MAX: UpperBound = UpperBound(1_024, "a process has no use for more");
 /// As many as the stream counter of an HTTP/2 connection can hold.
 const STREAMS_MAX: UpperBound = UpperBound(10_000, "an HTTP/2 connection can count no more");
 
@@ -19,6 +21,8 @@ const STREAMS_MAX: UpperBound = UpperBound(10_000, "an HTTP/2 connection can cou
 pub struct ServerConfig {
     /// Host names of the service, besides `localhost`.
     pub hosts: Vec<String>,
+    /// How many threads serve connections; `None` for as many as the machine has use for.
+    pub worker_threads: Option<usize>,
     /// How many connections may be open at once.
     pub connections_max: usize,
     /// How many of them may come from one peer address; `None` for half of them.
@@ -86,8 +90,13 @@ impl ServerConfig {
         let (trusted_proxies, forwarded_for) = proxies(settings)?;
         Ok(Self {
             hosts: hosts(settings)?,
+            worker_threads: share(settings, "server.worker_threads", THREADS_MAX)?,
             connections_max: settings.count("server.connections_max", SERVED_MAX)?,
-            connections_per_peer_max: share(settings, "server.connections_per_peer_max")?,
+            connections_per_peer_max: share(
+                settings,
+                "server.connections_per_peer_max",
+                SERVED_MAX,
+            )?,
             connections_reserved: settings.whole("server.connections_reserved", SERVED_MAX)?,
             trusted_proxies,
             forwarded_for,
@@ -156,14 +165,14 @@ fn body_bytes(settings: &Settings) -> Result<(usize, usize), ConfigError> {
 }
 
 /// A count; 0 means that the key has no value of its own.
-fn share(settings: &Settings, name: &str) -> Result<Option<usize>, ConfigError> {
-    let count = settings.whole(name, SERVED_MAX)?;
+fn share(settings: &Settings, name: &str, bound: UpperBound) -> Result<Option<usize>, ConfigError> {
+    let count = settings.whole(name, bound)?;
     Ok((count > 0).then_some(count))
 }
 
 /// A rate, with as many requests at once as in a second.
 fn requests(settings: &Settings) -> Result<Option<RequestRate>, ConfigError> {
-    let per_second = share(settings, "server.requests_per_second")?;
+    let per_second = share(settings, "server.requests_per_second", SERVED_MAX)?;
     let per_second = per_second.and_then(|it| NonZeroU32::new(u32::try_from(it).ok()?));
     Ok(per_second.map(|per_second| RequestRate {
         per_second,
@@ -222,6 +231,9 @@ pub(super) fn admin_listen(settings: &Settings) -> Result<Option<ListenAddress>,
     ListenAddress::parse(settings, name).map(Some)
 }
 
+/// The first bits of every IPv4-mapped IPv6 address, ::ffff:0:0/96, which the IPv4 address follows.
+const MAPPED_BITS: u32 = 96;
+
 /// A block of IP addresses that share a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressBlock {
@@ -230,7 +242,8 @@ pub struct AddressBlock {
 }
 
 impl AddressBlock {
-    /// Parses one address, or a block such as `10.0.0.0/8`. `None` if it is neither.
+    /// Parses one address, or a block such as `10.0.0.0/8`. `None` if it is neither. IPv4-mapped IPv6 addresses are those of
+    /// IPv4, because those that are compared with them are.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
@@ -243,7 +256,15 @@ impl AddressBlock {
             IpAddr::V6(_) => Ipv6Addr::BITS,
         };
         let prefix_bits = bits.unwrap_or(length);
-        (prefix_bits <= length).then_some(Self { first, prefix_bits })
+        let is_within = prefix_bits <= length;
+        let is_mapped = first.to_canonical() != first;
+        is_within.then_some(match prefix_bits.checked_sub(MAPPED_BITS) {
+            Some(prefix_bits) if is_mapped => Self {
+                first: first.to_canonical(),
+                prefix_bits,
+            },
+            Some(_) | None => Self { first, prefix_bits },
+        })
     }
 
     /// Whether the block contains the address. An IPv4-mapped IPv6 address counts as the IPv4 address.
@@ -276,6 +297,10 @@ mod tests {
             ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::1"),
             ("::1", "::1", "::2"),
             ("10.0.0.0/8", "::ffff:10.0.0.1", "::10.0.0.1"),
+            // As a socket for both families has it.
+            ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.8"),
+            ("::ffff:10.0.0.0/104", "10.255.0.1", "11.0.0.1"),
+            ("::ffff:0.0.0.0/96", "192.0.2.7", "2001:db8::1"),
         ] {
             let parsed = AddressBlock::parse(block).expect("a block");
             assert!(

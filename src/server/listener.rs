@@ -80,7 +80,7 @@ impl BoundListener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                Ok((Connected::Tcp(stream), PeerAddress::Tcp(address)))
+                Ok((Connected::Tcp(stream), PeerAddress::from(address)))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;

@@ -306,7 +306,9 @@ impl Peers {
         is_reserve: bool,
     ) -> Result<(Peer, BudgetPermit), Limit> {
         let ip = address.ip();
-        let is_trusted_proxy = self.is_trusted(ip);
+        // What stands for a user is no address of a proxy, whatever network is named.
+        let is_local = matches!(address, PeerAddress::Unix { .. });
+        let is_trusted_proxy = !is_local && self.is_trusted(ip);
         let peer = Peer {
             address,
             is_trusted_proxy,

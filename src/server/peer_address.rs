@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 /// Where a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAddress {
-    /// An address and a port: those of the client, or of the last proxy.
+    /// An address and a port: those of the client, or of the last proxy. Made by [`From`], an IPv4 address is never an
+    /// IPv4-mapped one.
     Tcp(SocketAddr),
     /// The address of a client, as a trusted proxy has it.
     Forwarded(IpAddr),
@@ -25,7 +26,7 @@ impl PeerAddress {
     /// The IP address, or one that stands for the user.
     pub(super) fn ip(self) -> IpAddr {
         match self {
-            Self::Tcp(address) => address.ip().to_canonical(),
+            Self::Tcp(address) => address.ip(),
             Self::Forwarded(ip) => ip.to_canonical(),
             // The number is in the first half, because all of an IPv6 /64 is one peer.
             Self::Unix { user } => IpAddr::V6((LOCAL_USERS | u128::from(user) << 64).into()),
@@ -35,7 +36,8 @@ impl PeerAddress {
 
 impl From<SocketAddr> for PeerAddress {
     fn from(address: SocketAddr) -> Self {
-        Self::Tcp(address)
+        // A socket for both families has the IPv4-mapped address of an IPv4 client.
+        Self::Tcp(SocketAddr::new(address.ip().to_canonical(), address.port()))
     }
 }
 
@@ -72,6 +74,17 @@ mod tests {
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
         assert_eq!(key("192.0.2.1"), key("::ffff:192.0.2.1"));
+    }
+
+    /// A socket for both families has the first form.
+    #[test]
+    fn an_ipv4_client_is_shown_with_its_ipv4_address() {
+        let shown = |text: &str| {
+            let address: SocketAddr = text.parse().expect("an address");
+            PeerAddress::from(address).to_string()
+        };
+        assert_eq!(shown("[::ffff:192.0.2.7]:51744"), "192.0.2.7:51744");
+        assert_eq!(shown("[2001:db8::7]:51744"), "[2001:db8::7]:51744");
     }
 
     #[test]

@@ -34,23 +34,23 @@ pub(super) struct Worker {
 }
 
 impl Workers {
-    /// Starts two threads for each core that this process may use; CPU limits of containers are taken into account.
+    /// Starts so many threads.
     ///
     /// # Errors
     ///
     /// When the system cannot create a thread or a runtime.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(threads: usize) -> io::Result<Self> {
         let alive = watch::Sender::new(());
-        let all = (0..Self::threads()).map(|index| Worker::start(index, alive.subscribe()));
+        let all = (0..threads).map(|index| Worker::start(index, alive.subscribe()));
         Ok(Self {
             all: all.collect::<io::Result<_>>()?,
             _alive: alive,
         })
     }
 
-    /// The number of threads that [`start`](Self::start) creates.
+    /// Two threads for each core that this process may use; CPU limits of containers are taken into account.
     #[must_use]
-    pub fn threads() -> usize {
+    pub fn of_machine() -> usize {
         PER_CORE * thread::available_parallelism().map_or(1, NonZero::get)
     }
 

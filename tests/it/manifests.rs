@@ -117,6 +117,21 @@ async fn a_pod_with_waiting_requests_ends_within_its_grace_period() {
     assert_eq!(serving.wait().code(), Some(0));
 }
 
+/// Otherwise a pod would have two threads for each core of its node, with connections to Redis and memory for each.
+#[tokio::test]
+async fn a_pod_has_as_many_threads_as_the_manifests_say() {
+    let threads = value(ENVIRONMENT, "LEASEHOLD_SERVER_WORKER_THREADS=");
+    let count: usize = threads.parse().unwrap();
+    // Other numbers than those of this machine, too.
+    for threads in [count, 1, 7] {
+        let serving = Serving::start(&["--server-worker-threads", &threads.to_string()]);
+        let tasks = fs::read_dir(format!("/proc/{}/task", serving.pid())).unwrap();
+        let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
+        let workers = names.filter(|name| name.as_ref().unwrap().starts_with("worker-"));
+        assert_eq!(workers.count(), threads);
+    }
+}
+
 /// One more waiter than a pod has connections for would be refused.
 #[test]
 fn pods_are_added_before_waiters_use_up_the_connections() {

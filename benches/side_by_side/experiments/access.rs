@@ -4,18 +4,16 @@
 use std::path::Path;
 
 use leasehold::config::KeyHash;
-use rcgen::{CertifiedKey, generate_simple_self_signed};
-use tempfile::TempDir;
 
-use super::{Plan, ratios, redis_url};
-use crate::machine::{Served, cpu_seconds, undisturbed};
+use super::added_cost::{self, Case, Cost};
+use super::{Plan, redis_url};
+use crate::encryption::Encryption;
+use crate::machine::Served;
 use crate::redis_server::{RedisOptions, RedisServer};
 use crate::report::Finding;
-use crate::wrk::{Script, Wrk};
 
 const NAME: &str = "access";
 const CONNECTIONS: usize = 64;
-const WARM_UP_SECONDS: f64 = 1.0;
 const KEY: &str = "5d7e0c9a1b6f4e3d8c2a7f5b9e1d4c6a";
 /// One of many principals, whose key comes last.
 const PRINCIPALS: usize = 100;
@@ -46,92 +44,51 @@ const ALL: [(Access, &str, Option<f64>); 6] = [
     (Access::Tls, "TLS", Some(0.85)),
 ];
 
-#[derive(Default)]
-struct Series {
-    per_second: Vec<f64>,
-    service_us: Vec<f64>,
-}
-
 pub(super) async fn run(plan: Plan) -> Vec<Finding> {
-    let mut all: [Series; ALL.len()] = Default::default();
-    for round in 1..=plan.rounds {
-        for ((access, name, _), series) in ALL.iter().zip(&mut all) {
-            eprintln!("  round {round}: {name}");
-            let measure = async || measure(*access, plan.seconds).await;
-            let [per_second, service_us] = undisturbed(measure).await;
-            series.per_second.push(per_second);
-            series.service_us.push(service_us);
-        }
-    }
-    let [open, others @ ..] = &all;
-    let mut findings = Vec::new();
-    for ((_, name, target), series) in ALL[1..].iter().zip(others) {
-        let kept = ratios(&series.per_second, &open.per_second);
-        let finding = Finding::new(NAME, format!("acquires with {name}, over none"), "", kept);
-        findings.push(match target {
-            Some(least) => finding.at_least(*least),
-            None => finding,
-        });
-        let more = ratios(&series.service_us, &open.service_us);
-        let figure = format!("CPU of the process with {name}, over none");
-        findings.push(Finding::new(NAME, figure, "", more));
-    }
-    for ((_, name, _), series) in ALL.iter().zip(all) {
-        let figure = format!("acquires with {name}");
-        findings.push(Finding::new(NAME, figure, "/s", series.per_second));
-    }
-    findings
+    let cases = ALL.map(|(_, name, least)| Case {
+        name,
+        over: 0,
+        least,
+    });
+    added_cost::of(NAME, plan, &cases, async |index| {
+        measure(ALL[index].0, plan.seconds).await
+    })
+    .await
 }
 
-/// Acquires per second, and the CPU time of the service for each in microseconds.
-async fn measure(access: Access, seconds: f64) -> [f64; 2] {
+async fn measure(access: Access, seconds: f64) -> Cost {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let directory = tempfile::tempdir().unwrap();
-    let flags = flags(access, &directory);
+    let flags = flags(access, directory.path());
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let served = Served::leasehold(&redis_url(&redis), &flags);
     let key = match access {
         Access::Open | Access::Tls => "",
         Access::Key | Access::Rules | Access::Rates | Access::LocksMax => KEY,
     };
-    let load =
-        |seconds| Wrk::start(Script::Acquire, &served.url(), CONNECTIONS, seconds, key).finish();
-    load(WARM_UP_SECONDS);
-    let before = cpu_seconds(served.pid());
-    let load = load(seconds);
-    let service_seconds = cpu_seconds(served.pid()) - before;
-    [load.per_second(), service_seconds / load.requests() * 1e6]
+    Cost::by_wrk(&served, CONNECTIONS, key, seconds)
 }
 
-fn flags(access: Access, directory: &TempDir) -> Vec<String> {
+fn flags(access: Access, directory: &Path) -> Vec<String> {
     let file = |name: &str, contents: &str| {
-        let path = directory.path().join(name);
+        let path = directory.join(name);
         std::fs::write(&path, contents).unwrap();
         path.display().to_string()
     };
     match access {
         Access::Open => Vec::new(),
         Access::Key => vec!["--api-key-file".to_owned(), file("key", KEY)],
-        Access::Rules => keys_file(directory.path(), ""),
+        Access::Rules => keys_file(directory, ""),
         Access::Rates => [
-            keys_file(directory.path(), RATE),
+            keys_file(directory, RATE),
             vec![
                 "--server-requests-per-second".to_owned(),
                 "1000000".to_owned(),
             ],
         ]
         .concat(),
-        Access::LocksMax => keys_file(directory.path(), "locks_max = 1000000"),
-        Access::Tls => {
-            let names = ["127.0.0.1".to_owned()];
-            let CertifiedKey { cert, signing_key } = generate_simple_self_signed(names).unwrap();
-            vec![
-                "--server-tls-cert-file".to_owned(),
-                file("certificate.pem", &cert.pem()),
-                "--server-tls-key-file".to_owned(),
-                file("key.pem", &signing_key.serialize_pem()),
-            ]
-        }
+        Access::LocksMax => keys_file(directory, "locks_max = 1000000"),
+        Access::Tls => Encryption::with_ecdsa(directory).flags(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{Request, State};
@@ -19,8 +20,8 @@ use super::acquire::granted;
 use super::grant::{self, Format};
 use super::{HeaderToken, RouteForm, lock_name, release};
 use crate::domain::{
-    Bounds, Claim, Conflict, ConflictKind, GrantKind, LockName, LockNames, Metadata, NotHeld,
-    Owner, Refused, Released, Token, Verb, text,
+    Bounds, Claim, Conflict, ConflictKind, GrantKind, InvalidField, LockName, LockNames, Metadata,
+    NotHeld, Owner, Refused, Released, Token, Ttl, Verb, text,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -81,7 +82,7 @@ pub(in crate::http) async fn terraform(
     let name = lock_name(request.uri().path())?;
     let version = request.version();
     let (fields, body, requester) = UnreadRequest::of(request)?.query_and_body(&app).await?;
-    let options = Options::of(fields, &app.bounds(&requester))?;
+    let options = Options::of(fields)?;
     if !is_lock {
         return unlock(&app, requester, name, &body).await;
     }
@@ -93,20 +94,24 @@ pub(in crate::http) async fn terraform(
     lock(&app, requester, name, &body, options, &format).await
 }
 
-/// The fields of the query string.
+/// The fields of the query string. The bounds of a TTL are those of a lock: a quota may have become smaller since, and nobody
+/// may be kept from unlocking for that.
 struct Options {
-    ttl: crate::domain::Ttl,
-    wait: std::time::Duration,
+    ttl: Option<Duration>,
+    wait: Duration,
 }
 
 impl Options {
-    /// Terraform cannot renew, so a lease lasts as long as this service allows unless the address says otherwise.
-    fn of(mut fields: Fields, bounds: &Bounds) -> Result<Self, Problem> {
-        let ttl = fields.duration("ttl")?.unwrap_or(bounds.ttl_max);
+    fn of(mut fields: Fields) -> Result<Self, Problem> {
+        let ttl = fields.duration("ttl")?;
         let wait = fields.duration("wait")?.unwrap_or_default();
         fields.finish(&TERRAFORM_FIELDS)?;
-        let ttl = bounds.ttl(ttl)?;
         Ok(Self { ttl, wait })
+    }
+
+    /// Terraform cannot renew, so a lease lasts as long as this service allows unless the address says otherwise.
+    fn ttl_within(&self, bounds: &Bounds) -> Result<Ttl, InvalidField> {
+        bounds.ttl(self.ttl.unwrap_or(bounds.ttl_max))
     }
 }
 
@@ -118,6 +123,7 @@ async fn lock(
     options: Options,
     format: &Format,
 ) -> Result<Response, Problem> {
+    let ttl = options.ttl_within(&app.bounds(&requester))?;
     app.permit(&requester, Verb::Acquire, slice::from_ref(&name))?;
     let info = LockInfo::of(body)?;
     let token = Token::parse(&info.id)?;
@@ -126,7 +132,7 @@ async fn lock(
         // A name that is too long is left out here: the name of a machine is no reason to refuse a lock.
         owner: requester.owner(Owner::new(&info.who).unwrap_or_default()),
         metadata: Some(Metadata::from_json_object(&text)?),
-        ..Claim::plain(name.into(), token, options.ttl)
+        ..Claim::plain(name.into(), token, ttl)
     });
     requester.permit_size(&claim)?;
     let operation = Operation::Acquire {

@@ -26,7 +26,7 @@ fn traffic(urls: [String; 2]) -> JoinHandle<()> {
     tokio::spawn(async move {
         let client = Client::new();
         loop {
-            let [lock, same_lock] = urls.each_ref().map(|url| format!("{url}/locks/busy"));
+            let [lock, same_lock] = urls.each_ref().map(|url| format!("{url}/locks/jobs/busy"));
             let token = uuid::Uuid::new_v4().to_string();
             let with_token = |request: RequestBuilder| request.header("Lock-Token", &token);
             send(with_token(client.post(format!("{lock}?wait=5s&ttl=5s")))).await;
@@ -58,7 +58,8 @@ fn has_number(samples: &[Value]) -> bool {
 async fn every_query_and_every_rule_has_data_from_processes_in_use() {
     let redis = RedisServer::start(RedisOptions::default()).await;
     let store = format!("redis://{}", redis.address());
-    let processes = [0, 1].map(|_| Serving::start(&["--store", &store]));
+    let flags = ["--store", &store, "--metrics-name-groups", "jobs/*"];
+    let processes = [0, 1].map(|_| Serving::start(&flags));
     let traffic = traffic(processes.each_ref().map(|process| process.url.clone()));
     let targets = processes
         .each_ref()

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use axum::Router;
-use leasehold::config::{ListenAddress, ServerConfig};
+use leasehold::config::{AddressBlock, ListenAddress, ServerConfig};
 use leasehold::server::{Peer, Server, Workers};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
@@ -41,7 +41,7 @@ fn is_socket(path: &Path) -> bool {
 
 async fn ask(path: &Path) -> String {
     let mut stream = UnixStream::connect(path).await.unwrap();
-    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 192.0.2.7\r\nConnection: close\r\n\r\n";
     stream.write_all(request).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -69,6 +69,29 @@ async fn a_request_over_a_unix_socket_is_that_of_a_user() {
     stop.send(()).unwrap();
     served.await.unwrap();
     assert!(!path.exists(), "the file is removed");
+}
+
+/// Its user is counted under an address that no network of proxies should have, but may.
+#[tokio::test]
+async fn a_program_on_this_machine_is_never_a_trusted_proxy() {
+    let (_directory, path) = place();
+    let config = ServerConfig {
+        trusted_proxies: vec![AddressBlock::parse("::/0").unwrap()],
+        forwarded_for: true,
+        ..config()
+    };
+    let server = Server::bind(&config, ListenAddress::Unix(path.clone())).unwrap();
+    let app = Router::new().fallback(async |request: axum::extract::Request| {
+        let peer: &Peer = request.extensions().get().expect("the peer is there");
+        format!("{} {}", peer.address(), peer.is_trusted_proxy())
+    });
+    tokio::spawn(server.run(app, Workers::here(), std::future::pending()));
+    let user = nix::unistd::getuid();
+    let answer = ask(&path).await;
+    assert!(
+        answer.ends_with(&format!("unix:uid={user} false")),
+        "{answer}"
+    );
 }
 
 /// Over TCP the first bytes are peeked at, which a Unix socket cannot do.

@@ -10,7 +10,7 @@ use leasehold::config::RequestRate;
 use leasehold::http::{Access, Failures};
 
 use super::{api_with, by, install, ring};
-use crate::api::support::{Answer, Api, Call, delete, get, post, put};
+use crate::api::support::{Answer, Api, Call, call, delete, get, post, put};
 use crate::support::eventually;
 
 /// More requests than any machine handles within the second in which the bucket gets one back.
@@ -239,6 +239,22 @@ async fn a_lock_whose_name_and_ttl_are_longer_than_permitted_can_be_kept_and_rel
         .send(greedy(delete("/locks/a/long/name").token(token)))
         .await;
     assert_eq!(released.status, 204, "{}", released.text());
+}
+
+/// Both of its addresses may be the same, with the TTL of the lock.
+#[tokio::test]
+async fn terraform_unlocks_though_the_ttl_in_the_address_is_no_longer_permitted() {
+    let ring = ring(&file(""));
+    let api = api_with(&ring).await;
+    let info = r#"{"ID":"8d2ba5c0-5f8e-4f0a-9f4f-4d7f3ac4f6a1"}"#;
+    let run = |method| call(method, "/terraform/network?ttl=20s").json(info);
+    let locked = api.send(greedy(run("LOCK"))).await;
+    assert_eq!(locked.status, 200, "{}", locked.text());
+    install(&ring, &file("ttl_max = \"10s\""));
+    let unlocked = api.send(greedy(run("UNLOCK"))).await;
+    assert_eq!(unlocked.status, 200, "{}", unlocked.text());
+    let refused = api.send(greedy(run("LOCK"))).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
 }
 
 #[tokio::test]
