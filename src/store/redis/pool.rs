@@ -90,6 +90,7 @@ impl Pool {
 
     /// A connection to a verified Redis, shared with other requests.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Connection, Failure> {
+        self.manager.recovery.renew_if_unverified();
         let own = self.of_this_runtime();
         let mut checkout = pin!(own.get());
         let connection = match checkout.as_mut().now_or_never() {
@@ -297,14 +298,14 @@ impl Manager {
         let began = Instant::now();
         let opened = self.verified(opening.await).await;
         match &opened {
-            Ok(_) => self.recovery.note_connected(),
+            Ok(_) => self.recovery.note_connected(began),
             Err(failure) => {
                 if failure.redirection.is_some() || failure.fault == Fault::Cluster {
                     self.connector.may_have_moved();
                 }
-                // The slot of a partition is on its way: existing connections lead to where it still is.
-                if !failure.is_moving() {
-                    self.recovery.note_not_connected(began);
+                match failure.is_moving() {
+                    true => self.recovery.note_moving(began),
+                    false => self.recovery.note_not_connected(began),
                 }
             }
         }

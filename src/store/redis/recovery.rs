@@ -103,7 +103,7 @@ impl Recovery {
             messages,
             fleet,
             time: RedisTime::new(),
-            outage: Outage::new(),
+            outage: Outage::new(config.check_interval),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
             member,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::config::RedisConfig;
 use leasehold::domain::{Claim, Refused, Released, Renewed};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, LockStore};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{Replica, forgetful_redis, lasting, lasting_for};
 use crate::support::fixture::{claim, rival};
@@ -152,6 +153,47 @@ async fn most_of_the_sentinels_have_to_answer() {
     })
     .await;
     assert!(trouble.contains("too few of its Sentinels"), "{trouble}");
+}
+
+/// A promotion that it does not hear of may have taken place at any time since. The five seconds are those of the
+/// documentation; a busy machine can only make the claim later.
+#[tokio::test]
+async fn a_process_that_loses_the_sentinels_without_a_message_grants_nothing_five_seconds_later() {
+    let pair = pair().await;
+    let mut address = pair.sentinels.database(0);
+    let mut proxies = Vec::new();
+    for (host, port) in &mut address.sentinels {
+        let proxy = Proxy::start(format!("{host}:{port}")).await;
+        (*host, *port) = (proxy.address().ip().to_string(), proxy.address().port());
+        proxies.push(proxy);
+    }
+    let config = RedisConfig {
+        // That of a process unless it is configured.
+        check_interval: Duration::from_secs(2),
+        ..stores::redis_config()
+    };
+    let store = stores::sentinel_store(&address, &config).await;
+    let replica = Replica::on(store.expect("the primary is found"));
+    replica.granted(&lasting(claim())).await;
+    let lost = Instant::now();
+    for proxy in &proxies {
+        proxy.stall(true);
+    }
+    // Until then it may be granted or not.
+    while lost.elapsed() < Duration::from_secs(5) {
+        drop(replica.acquire(&lasting(claim())).await);
+        sleep(Duration::from_millis(10)).await;
+    }
+    let late = replica.acquire(&lasting(claim())).await;
+    assert!(late.is_err(), "{late:?}");
+    for proxy in &proxies {
+        proxy.stall(false);
+    }
+    eventually("it grants again", async || {
+        let granted = replica.acquire(&lasting(claim())).await;
+        matches!(granted, Ok(AcquireOutcome::Granted(_))).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -20,16 +20,27 @@ impl Recovery {
         self.outage.note_answer(since);
     }
 
-    /// Notes that a connection was opened, and that the Redis behind it was verified.
-    pub(in crate::store::redis) fn note_connected(&self) {
-        self.outage.note_connected();
+    /// Notes that a connection was opened from `since` on, and that the Redis behind it was verified.
+    pub(in crate::store::redis) fn note_connected(&self, since: Instant) {
+        self.outage.note_verified(since);
         self.outage.end();
     }
 
-    /// Notes that no connection could be opened. The existing ones may lead to another Redis than the address does now.
+    /// Notes that no connection could be opened from `since` on, because the slot of a partition is on its way: the
+    /// existing ones lead to where it still is.
+    pub(in crate::store::redis) fn note_moving(&self, since: Instant) {
+        self.outage.note_verified(since);
+    }
+
+    /// Notes that no connection could be opened since `since`.
     pub(in crate::store::redis) fn note_not_connected(&self, since: Instant) {
         self.outage.note_not_connected(since);
-        if self.outage.is_unverifiable(since) {
+    }
+
+    /// If none could be opened for long, the existing connections are not used: they may lead to another Redis than the
+    /// address does now.
+    pub(in crate::store::redis) fn renew_if_unverified(&self) {
+        if self.outage.is_unverified() {
             self.fleet.renew_connections();
         }
     }

@@ -16,8 +16,9 @@ const FORGETS_AFTER: Duration = Duration::from_secs(3);
 /// For so long after a request that was answered, Redis counts as available although no connection can be opened.
 const ANSWERED_LATELY: Duration = Duration::from_secs(1);
 
-/// How long a process keeps using its connections while it cannot open another one.
-const VERIFIED_WITHIN: Duration = Duration::from_secs(5);
+/// How long a process uses its connections after it has opened one. Checks open one again and again: the time is twice the
+/// interval of the checks if that is longer.
+const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
 /// Moments in milliseconds after `base`; 0 for none.
 #[derive(Debug)]
@@ -31,8 +32,9 @@ pub(in crate::store::redis) struct Outage {
     answered_ms: AtomicU64,
     /// Until when the last outage counts as recent.
     recent_until_ms: AtomicU64,
-    /// Since when no connection could be opened.
-    unverified_since_ms: AtomicU64,
+    /// When the last connection that could be opened was begun; none once those that are open are no longer used.
+    verified_ms: AtomicU64,
+    verified_for: Duration,
     /// Whether a probe has failed since this outage was long.
     is_confirmed: AtomicBool,
     /// Whether connections from before this outage are no longer used.
@@ -40,14 +42,16 @@ pub(in crate::store::redis) struct Outage {
 }
 
 impl Outage {
-    pub(super) fn new() -> Self {
+    /// A process opens a connection at every check.
+    pub(super) fn new(check_interval: Duration) -> Self {
         Self {
             base: Instant::now(),
             began: Notify::new(),
             since_ms: AtomicU64::new(0),
             answered_ms: AtomicU64::new(0),
             recent_until_ms: AtomicU64::new(0),
-            unverified_since_ms: AtomicU64::new(0),
+            verified_ms: AtomicU64::new(0),
+            verified_for: VERIFIED_FOR.max(check_interval * 2),
             is_confirmed: AtomicBool::new(false),
             is_distrusted: AtomicBool::new(false),
         }
@@ -131,19 +135,23 @@ impl Outage {
         self.is_long() && !self.is_distrusted.swap(true, Ordering::SeqCst)
     }
 
-    /// Notes that a connection was opened.
-    pub(super) fn note_connected(&self) {
-        self.unverified_since_ms.store(0, Ordering::SeqCst);
+    /// Notes that the address led to the Redis of the open connections at `since` or later.
+    pub(super) fn note_verified(&self, since: Instant) {
+        self.verified_ms
+            .fetch_max(self.ms_of(since), Ordering::SeqCst);
     }
 
-    /// Notes that no connection could be opened since `since`. Returns whether that has lasted so long that the existing
-    /// ones may lead to another Redis than the address.
-    pub(super) fn is_unverifiable(&self, since: Instant) -> bool {
-        let since_ms = self.ms_of(since);
-        let unverified = &self.unverified_since_ms;
-        let first = unverified.compare_exchange(0, since_ms, Ordering::SeqCst, Ordering::SeqCst);
-        let first_ms = first.err().unwrap_or(since_ms);
-        self.ms_of(Instant::now()).saturating_sub(first_ms) >= ms(VERIFIED_WITHIN)
+    /// Whether the address was verified so long ago that the open connections may lead to another Redis than it does now.
+    /// Returns true only once. It counts from the last success: how long a failure takes to show depends on the failure.
+    pub(super) fn is_unverified(&self) -> bool {
+        let verified_ms = self.verified_ms.load(Ordering::SeqCst);
+        let age_ms = self.ms_of(Instant::now()).saturating_sub(verified_ms);
+        let is_due = verified_ms > 0 && age_ms >= ms(self.verified_for);
+        let forget = || {
+            self.verified_ms
+                .compare_exchange(verified_ms, 0, Ordering::SeqCst, Ordering::SeqCst)
+        };
+        is_due && forget().is_ok()
     }
 
     /// Whether the last outage is so recent that some waiters may not have polled yet.
@@ -174,7 +182,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_is_recent_until_all_had_time_to_come_back() {
-        let outage = Outage::new();
+        let outage = Outage::new(Duration::from_secs(2));
         assert!(!outage.is_recent());
         outage.note_no_answer(Instant::now());
         advance(Duration::from_secs(2)).await;
@@ -188,7 +196,7 @@ mod tests {
     /// A Redis that has reached its `maxclients` refuses further connections, and answers on the open ones.
     #[tokio::test(start_paused = true)]
     async fn a_refused_connection_is_no_outage_while_requests_are_answered() {
-        let outage = Outage::new();
+        let outage = Outage::new(Duration::from_secs(2));
         outage.note_answer(Instant::now());
         outage.note_not_connected(Instant::now());
         assert!(!outage.is_recent());
@@ -197,9 +205,37 @@ mod tests {
         assert!(outage.is_recent());
     }
 
+    /// Otherwise the time that the first failure takes, and the time until it is tried, are added.
+    #[tokio::test(start_paused = true)]
+    async fn connections_are_used_until_five_seconds_after_the_last_one_that_opened_was_begun() {
+        let outage = Outage::new(Duration::from_secs(2));
+        assert!(!outage.is_unverified(), "there is none");
+        let began = Instant::now();
+        advance(Duration::from_secs(1)).await;
+        outage.note_verified(began);
+        advance(Duration::from_millis(3_999)).await;
+        outage.note_not_connected(Instant::now());
+        assert!(!outage.is_unverified());
+        advance(Duration::from_millis(1)).await;
+        assert!(outage.is_unverified());
+        assert!(!outage.is_unverified(), "one request closes them for all");
+        outage.note_verified(Instant::now());
+        assert!(!outage.is_unverified());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_are_used_from_one_check_to_the_next_however_rare_checks_are() {
+        let outage = Outage::new(Duration::from_secs(60));
+        outage.note_verified(Instant::now());
+        advance(Duration::from_secs(119)).await;
+        assert!(!outage.is_unverified());
+        advance(Duration::from_secs(1)).await;
+        assert!(outage.is_unverified());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_outage_is_long_from_its_first_request_on() {
-        let outage = Outage::new();
+        let outage = Outage::new(Duration::from_secs(2));
         let began = Instant::now();
         advance(Duration::from_secs(2)).await;
         outage.note_no_answer(began);
