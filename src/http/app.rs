@@ -11,7 +11,7 @@ use super::log::LogSample;
 use super::metrics::HttpMetrics;
 use super::metrics_page::MetricsPage;
 use super::pages::IndexPages;
-use crate::config::{Config, LogRequests, RequestRate, StoreUrl};
+use crate::config::{Config, LogRequests, OperatorTransport, RequestRate, StoreUrl};
 use crate::domain::Bounds;
 use crate::limits::{Budget, Refusals, RequestBucket};
 use crate::service::LockService;
@@ -68,6 +68,8 @@ pub struct HttpSettings {
     pub access: Access,
     /// Whether the metrics need no key even though locks do.
     pub is_metrics_open: bool,
+    /// Over which connections operators are served at the second address.
+    pub operators: OperatorTransport,
     /// Who took which lock, and who was refused.
     pub audit: Audit,
     /// Which requests are logged.
@@ -110,6 +112,7 @@ impl HttpSettings {
             admission_timeout: config.operation_timeout,
             access,
             is_metrics_open: config.auth_config.is_metrics_open,
+            operators: config.operator_transport(),
             audit: Audit::default(),
             request_log: RequestLog {
                 mode: config.log.requests,

@@ -23,7 +23,7 @@ use tower::Service;
 use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
-use super::auth::RateLimit;
+use super::auth::{RateLimit, ServedAddress};
 use super::log;
 use super::problem::{self, Code, Problem};
 use super::requester::{REQUEST_ID, Requester};
@@ -73,16 +73,18 @@ pub(super) struct ResponseFacts<'a> {
 #[derive(Clone)]
 pub struct RequestScope {
     app: App,
+    address: ServedAddress,
     routes: CatchPanic<Routes, PanicHandler>,
 }
 
 impl RequestScope {
-    pub(super) fn new(app: App, routes: Routes) -> Self {
+    pub(super) fn new(app: App, address: ServedAddress, routes: Routes) -> Self {
         let handler = PanicHandler {
             panics: app.http_metrics().panics(),
         };
         Self {
             routes: CatchPanic::custom(routes, handler),
+            address,
             app,
         }
     }
@@ -108,7 +110,7 @@ impl Service<Request> for RequestScope {
             None => app
                 .settings()
                 .access
-                .screen(&request, request_facts.route)
+                .screen(self.address, &request, request_facts.route)
                 .and_then(|()| {
                     large::expect(&app, &request_facts).map_err(|limit| over(&app, limit))
                 })

@@ -54,8 +54,10 @@ async fn nothing_else_is_below_the_page() {
 #[tokio::test]
 async fn a_slash_at_the_end_leads_to_the_page() {
     let api = Api::new().await;
-    let answer = api.send(get("/ui/")).await;
-    assert_eq!((answer.status, answer.header("location")), (303, "../ui"));
+    for api in [&api, &api.for_operators()] {
+        let answer = api.send(get("/ui/")).await;
+        assert_eq!((answer.status, answer.header("location")), (303, "../ui"));
+    }
 }
 
 /// Every request goes through `ask`, whose first arguments are the method and the path of the document.
