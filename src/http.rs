@@ -16,6 +16,7 @@ mod metrics;
 mod metrics_page;
 mod negotiate;
 pub mod openapi;
+mod operators;
 mod pages;
 mod peers;
 mod problem;
@@ -35,11 +36,13 @@ pub use app::{App, HttpSettings, RequestLog};
 pub use audit::{Audit, AuditEvent};
 pub use auth::{Access, Failures, IssuerKeys, KeyRing, KeysState, KnownHosts, Role, TokenVerifier};
 pub use metrics::BUCKETS;
+pub use operators::OperatorRuntime;
 pub use problem::Code;
 pub use routes::Route;
 pub use scope::RequestScope;
 
-use auth::RateLimit;
+use auth::{RateLimit, ServedAddress};
+use operators::Operators;
 use problem::Problem;
 use routes::Routes;
 
@@ -52,20 +55,24 @@ pub fn router(app: App) -> RequestScope {
         .merge(open(&app))
         .fallback(async || Problem::not_found())
         .with_state(app.clone());
-    RequestScope::new(app.clone(), Routes::with_locks(routes, app))
+    let routes = Routes::with_locks(routes, app.clone());
+    RequestScope::new(app, ServedAddress::Listen, routes)
 }
 
-/// The routes for operators, served on an address of their own: probes, metrics and the version.
-pub fn admin_router(app: App) -> RequestScope {
+/// The routes for probes and operators, served on an address of their own.
+pub fn admin_router(app: App, runtime: OperatorRuntime) -> RequestScope {
     let metrics = match app.settings().is_metrics_open {
         true => metrics(),
         false => with_key(&app, metrics()),
     };
+    let transport = app.settings().operators;
     let routes = metrics
         .merge(probes())
-        .fallback(async || Problem::not_found_there())
+        .fallback(async move || Problem::not_found_there(transport))
         .with_state(app.clone());
-    RequestScope::new(app, Routes::of(routes))
+    let operators = Operators::new(app.clone(), runtime);
+    let routes = Routes::with_operators(routes, operators);
+    RequestScope::new(app, ServedAddress::AdminListen, routes)
 }
 
 /// Routes that need a key where one is configured: everything that shows or changes locks.

@@ -12,6 +12,7 @@ mod listener;
 mod local;
 mod peer;
 mod peer_address;
+mod peer_table;
 mod preface;
 pub mod shutdown;
 mod socket;
@@ -24,9 +25,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{FutureExt as _, join};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use connections::Protocol;
 pub use connections::{HttpApp, OpenConnections};
@@ -35,7 +38,7 @@ pub use peer::Peer;
 use peer::Peers;
 pub use peer_address::PeerAddress;
 pub use tls::ServerTls;
-use tls::Tls;
+use tls::{Tls, TlsMode};
 pub use workers::Workers;
 
 use crate::config::{ListenAddress, ServerConfig};
@@ -49,8 +52,7 @@ pub struct Server {
     listener: BoundListener,
     address: ListenAddress,
     protocol: Arc<Protocol>,
-    /// `None` for connections without TLS.
-    tls: Option<Tls>,
+    tls: TlsMode,
     permits: Arc<Semaphore>,
     /// How many permits are reserved for peers with few connections.
     kept: usize,
@@ -77,6 +79,23 @@ pub enum Drained {
         /// The number of connections.
         connections: usize,
     },
+}
+
+impl Drained {
+    /// How two servers ended.
+    fn and(self, other: Self) -> Self {
+        match self.cut() + other.cut() {
+            0 => Self::Finished,
+            connections => Self::Cut { connections },
+        }
+    }
+
+    fn cut(self) -> usize {
+        match self {
+            Self::Finished => 0,
+            Self::Cut { connections } => connections,
+        }
+    }
 }
 
 impl Server {
@@ -112,7 +131,7 @@ impl Server {
             address: listener.address()?,
             listener,
             protocol: Arc::new(Protocol::new(config, refusals.clone())),
-            tls: None,
+            tls: TlsMode::Never,
             permits: Arc::new(Semaphore::new(config.connections_max)),
             kept: config.connections_kept(),
             peers: Arc::new(Peers::new(config)),
@@ -127,12 +146,43 @@ impl Server {
     pub fn with_tls(self, certificate: ServerTls, handshakes_max: usize) -> Self {
         let handshakes = Budget::new(handshakes_max);
         Self {
-            tls: Some(Tls {
+            tls: TlsMode::Always(Tls {
                 certificate,
                 handshakes,
             }),
             ..self
         }
+    }
+
+    /// Binds another address of the same process, with connections and requests of its own, as `config` limits them. All other
+    /// limits of a peer are those of this server, whichever address it comes to. If this server has TLS, the other one has
+    /// it too, for clients that begin with a handshake, which are served by these workers.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind).
+    pub fn bind_another(
+        &self,
+        config: &ServerConfig,
+        address: impl Into<ListenAddress>,
+        workers: &Workers,
+    ) -> io::Result<Self> {
+        let bound = Self::bind_counted(config, address, self.refusals.clone())?;
+        Ok(Self {
+            peers: Arc::new(self.peers.of_another_address(config)),
+            tls: match &self.tls {
+                TlsMode::Never => TlsMode::Never,
+                TlsMode::Always(tls) | TlsMode::IfBegun(tls, _) => {
+                    TlsMode::IfBegun(tls.clone(), workers.clone())
+                }
+            },
+            ..bound
+        })
+    }
+
+    /// The requests without a complete answer, for work of another address that is to count among them.
+    pub fn requests(&self) -> Budget {
+        self.protocol.requests.clone()
     }
 
     /// The address that was bound, with the port that the system chose for port 0.
@@ -169,16 +219,59 @@ impl Server {
         workers: Workers,
         shutdown: impl Future<Output = ()>,
     ) -> Drained {
+        let shutdown = async {
+            shutdown.await;
+            None
+        };
+        self.run_until(app, workers, shutdown).await.0
+    }
+
+    /// Serves as [`run`](Self::run), and beside it on another address, on this thread. That one ends after this one, so that
+    /// probes are answered as long as possible, and its requests have no more time to finish than those of this one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this cuts all connections at once: their tasks are owned here.
+    pub async fn run_with(
+        self,
+        app: impl HttpApp,
+        workers: Workers,
+        (another, app_there): (Self, impl HttpApp),
+        shutdown: impl Future<Output = ()>,
+    ) -> Drained {
+        let (ended, is_over) = oneshot::channel();
+        let shutdown = async {
+            shutdown.await;
+            None
+        };
+        let here = async move {
+            let (drained, deadline) = self.run_until(app, workers, shutdown).await;
+            // The other one is dropped only together with this.
+            let _ = ended.send(deadline);
+            drained
+        };
+        let there = another.run_until(app_there, Workers::here(), is_over.map(Result::ok));
+        let (here, (there, _)) = join(here, there).await;
+        here.and(there)
+    }
+
+    /// Serves until `shutdown` completes, with the deadline of requests under way if that is known already. Returns it.
+    async fn run_until(
+        self,
+        app: impl HttpApp,
+        workers: Workers,
+        shutdown: impl Future<Output = Option<Instant>>,
+    ) -> (Drained, Instant) {
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
-        loop {
+        let deadline = loop {
             let Accepted {
                 stream,
                 peer,
                 counted,
             } = tokio::select! {
-                () = &mut shutdown => break,
+                deadline = &mut shutdown => break deadline,
                 accepted = self.accept() => accepted,
             };
             let (protocol, app, watcher) =
@@ -204,10 +297,11 @@ impl Server {
             connections.spawn_on(connection, &worker.runtime);
             // Finished tasks are collected here; they are never more than the connections that were open at once.
             while connections.try_join_next().is_some() {}
-        }
+        };
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + self.drain_timeout);
         // New clients are refused from here on, which is clearer than silence. The file of a Unix socket is removed.
         drop(self.listener);
-        drain(graceful, connections, self.drain_timeout).await
+        (drain(graceful, connections, deadline).await, deadline)
     }
 
     /// The next connection within the limits. The permit is taken first: at the limit nothing is accepted, and clients wait
@@ -271,9 +365,9 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 async fn drain(
     graceful: GracefulShutdown,
     mut connections: JoinSet<()>,
-    timeout: Duration,
+    deadline: Instant,
 ) -> Drained {
-    if tokio::time::timeout(timeout, graceful.shutdown())
+    if tokio::time::timeout_at(deadline, graceful.shutdown())
         .await
         .is_ok()
     {

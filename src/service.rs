@@ -266,6 +266,12 @@ impl LockService {
         self.inner.draining.cancel();
     }
 
+    /// The time that a listing or an eviction has.
+    #[must_use]
+    pub fn longest_operation(&self) -> Duration {
+        self.inner.operation_timeout * LONG_TIMEOUTS
+    }
+
     /// Whether the process is about to stop.
     #[must_use]
     pub fn is_draining(&self) -> bool {

@@ -2,13 +2,32 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use crate::config::{Config, ListenAddress, StoreUrl};
+use crate::config::{Config, ListenAddress, OperatorTransport, StoreUrl};
 use crate::store::StoreHealth;
 use crate::telemetry::{self, LogWriter};
 
 /// The notice for a user who starts a server without naming a store.
 const FORGETS: &str =
     "leases are lost when this process ends; --store file:DIR or redis://HOST keeps them";
+
+/// Announces the second address, with what it serves.
+pub(super) fn announce_admin(config: &Config, address: &ListenAddress) {
+    let url = url_of("http", address);
+    match config.operator_transport() {
+        OperatorTransport::None => tracing::info!(url, "listening for probes and metrics"),
+        OperatorTransport::Any => {
+            tracing::info!(url, "listening for probes, metrics and operators");
+        }
+        OperatorTransport::Encrypted => {
+            let operators = url_of("https", address);
+            tracing::info!(
+                url,
+                operators,
+                "listening for probes and metrics, and over TLS for operators"
+            );
+        }
+    }
+}
 
 /// Announces the open port: as a short banner on a terminal, as one log line otherwise.
 pub(super) fn announce(

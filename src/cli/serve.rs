@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::announcement::{announce, url_of};
+use super::announcement::{announce, announce_admin};
 use super::outputs::{OutputError, Outputs};
 use super::rereads::{follow_certificate, follow_issuer, follow_keys};
 use super::{CliError, Exit, issuer_keys, key_files};
 use crate::config::{Auth, Config, ListenAddress, ServerConfig, Sources, StoreUrl};
-use crate::http::{self, Access, App, Failures, KnownHosts};
+use crate::http::{self, Access, App, Failures, KnownHosts, OperatorRuntime};
 use crate::limits::Refusals;
 use crate::server::shutdown::{self, ReloadSignals, StopSignals};
 use crate::server::{Drained, Server, ServerTls, Workers, descriptors};
@@ -27,7 +27,7 @@ use crate::telemetry::traces::{Exporter, ExporterError};
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// How many primaries of a Redis Cluster there is room for among the open files.
 const CLUSTER_PRIMARIES: usize = 16;
-/// The limits of the address for probes and metrics: more than there are probes, and no more memory than the manifests
+/// The limits of the address for probes and operators: more than there are probes, and no more memory than the manifests
 /// have besides those of the first address.
 const ADMIN_CONNECTIONS: usize = 128;
 const ADMIN_HTTP2_CONNECTIONS: usize = 4;
@@ -133,14 +133,15 @@ async fn serve(
     );
     let server_config = fitted(config)?;
     let refusals = Refusals::new(&metrics);
-    let server = bind(&server_config, "--listen", &config.listen, &refusals)?;
+    let server = bind(&server_config, &config.listen, &refusals)?;
     let tls = tls(config)?;
     let server = match &tls {
         Some(tls) => server.with_tls(tls.clone(), server_config.tls_handshakes_max),
         None => server,
     };
     let certificates = follow_certificate(config, tls, &metrics)?;
-    let admin = admin(config, &refusals)?;
+    let workers = Workers::start(threads(config)).map_err(ServeError::System)?;
+    let admin = admin(config, &server, &workers)?;
     show_open_connections(&server, &metrics);
     let access = access(config);
     let issuer = follow_issuer(config, &access, &metrics, outputs.audit())?;
@@ -150,26 +151,20 @@ async fn serve(
         ..http::HttpSettings::new(config, access.clone())
     };
     let app = App::new(service.clone(), Arc::clone(&metrics), settings);
-    let workers = Workers::start(threads(config)).map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
-    let serve_admin = serve_admin(admin, app.clone());
     announce(
         config,
         outputs.log.clone(),
         server.address(),
         &service.store_health(),
     );
+    let stopped = shutdown::announced(draining, config.server.drain_delay);
     let drained = tokio::select! {
-        drained = server.run(
-            http::router(app),
-            workers.clone(),
-            shutdown::announced(draining, config.server.drain_delay),
-        ) => drained,
+        drained = serve_both(server, admin, app, &workers, stopped) => drained,
         never = upkeep(&metrics) => match never {},
         never = service.run_checks() => match never {},
         never = follow_keys(config, &access, &metrics, outputs.audit(), reloads) => match never {},
         never = issuer => match never {},
-        never = serve_admin => match never {},
         never = certificates => match never {},
     };
     // The service's background tasks run on the workers, so the workers are dropped after it.
@@ -251,20 +246,23 @@ fn show_open_connections(server: &Server, metrics: &Metrics) {
 
 fn bind(
     config: &ServerConfig,
-    flag: &'static str,
     address: &ListenAddress,
     refusals: &Refusals,
 ) -> Result<Server, ServeError> {
     let bound = Server::bind_counted(config, address.clone(), refusals.clone());
     bound.map_err(|error| ServeError::Bind {
-        flag,
+        flag: "--listen",
         address: address.clone(),
         error,
     })
 }
 
 /// The server of the second address, if one is configured.
-fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeError> {
+fn admin(
+    config: &Config,
+    server: &Server,
+    workers: &Workers,
+) -> Result<Option<Server>, ServeError> {
     let Some(address) = &config.server.admin_listen else {
         return Ok(None);
     };
@@ -275,22 +273,43 @@ fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeEr
         requests_max: ADMIN_REQUESTS,
         ..config.server.clone()
     };
-    let server = bind(&limited, "--server-admin-listen", address, refusals)?;
-    let url = url_of("http", server.address());
-    tracing::info!(url, "listening for probes and metrics");
-    Ok(Some(server))
+    let admin = server.bind_another(&limited, address.clone(), workers);
+    let admin = admin.map_err(|error| ServeError::Bind {
+        flag: "--server-admin-listen",
+        address: address.clone(),
+        error,
+    })?;
+    announce_admin(config, admin.address());
+    Ok(Some(admin))
 }
 
-/// Serves probes and metrics until the process ends. It runs on the accepting thread, which stays responsive however
-/// busy the workers are.
-async fn serve_admin(server: Option<Server>, app: App) -> Infallible {
-    if let Some(server) = server {
-        let router = http::admin_router(app);
-        server
-            .run(router, Workers::here(), std::future::pending())
-            .await;
-    }
-    std::future::pending().await
+/// Serves both addresses until they are stopped. The second one is served on this thread, which stays responsive however busy
+/// the workers are.
+async fn serve_both(
+    server: Server,
+    admin: Option<Server>,
+    app: App,
+    workers: &Workers,
+    stopped: impl Future<Output = ()>,
+) -> Drained {
+    let (clients, workers) = (http::router(app.clone()), workers.clone());
+    let Some(admin) = admin else {
+        return server.run(clients, workers, stopped).await;
+    };
+    let closing = CancellationToken::new();
+    let runtime = OperatorRuntime {
+        workers: workers.clone(),
+        requests: server.requests(),
+        closing: closing.clone(),
+    };
+    let operators = http::admin_router(app, runtime);
+    let stopped = async {
+        stopped.await;
+        closing.cancel();
+    };
+    server
+        .run_with(clients, workers, (admin, operators), stopped)
+        .await
 }
 
 /// Every histogram family with its buckets.
@@ -305,8 +324,9 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
 fn access(config: &Config) -> Access {
     match &config.auth {
         Auth::Open => {
-            let hosts = config.server.hosts.clone();
-            Access::Open(KnownHosts::of(config.listen.is_local(), hosts))
+            let hosts = KnownHosts::of(config.listen.is_local(), config.server.hosts.clone());
+            let admin = config.server.admin_listen.as_ref();
+            Access::Open(hosts.with_admin(admin.is_some_and(ListenAddress::is_local)))
         }
         Auth::Keys(keys) => Access::Keys(
             key_files::ring(keys).with_tokens(config.jwt.as_ref().map(issuer_keys::verifier)),

@@ -23,6 +23,17 @@ pub enum ListenAddress {
     Unix(PathBuf),
 }
 
+/// Who can reach an address, from the fewest to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    /// The users whom the permissions of a Unix socket let in.
+    Users,
+    /// Every program on this machine.
+    Machine,
+    /// Other machines.
+    Network,
+}
+
 impl ListenAddress {
     pub(super) fn parse(settings: &Settings, name: &str) -> Result<Self, ConfigError> {
         let text = settings.text(name);
@@ -48,9 +59,15 @@ impl ListenAddress {
     /// Whether no other machine can reach it.
     #[must_use]
     pub fn is_local(&self) -> bool {
+        self.reach() < Reach::Network
+    }
+
+    /// Who can reach it.
+    pub(super) fn reach(&self) -> Reach {
         match self {
-            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
-            Self::Unix(_) => true,
+            Self::Tcp(address) if address.ip().to_canonical().is_loopback() => Reach::Machine,
+            Self::Tcp(_) => Reach::Network,
+            Self::Unix(_) => Reach::Users,
         }
     }
 

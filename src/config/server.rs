@@ -33,7 +33,7 @@ pub struct ServerConfig {
     pub trusted_proxies: Vec<AddressBlock>,
     /// Whether their header `X-Forwarded-For` says where a client is.
     pub forwarded_for: bool,
-    /// A second address, which serves probes and metrics only.
+    /// A second address, for probes, metrics and operators.
     pub admin_listen: Option<ListenAddress>,
     /// The permissions of a Unix socket.
     pub socket_mode: u32,

@@ -11,12 +11,15 @@ use super::log::LogSample;
 use super::metrics::HttpMetrics;
 use super::metrics_page::MetricsPage;
 use super::pages::IndexPages;
-use crate::config::{Config, LogRequests, RequestRate, StoreUrl};
+use crate::config::{Config, LogRequests, OperatorTransport, RequestRate, StoreUrl};
 use crate::domain::Bounds;
 use crate::limits::{Budget, Refusals, RequestBucket};
 use crate::service::LockService;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Build, Metrics};
+
+/// How many bytes of metrics may be in flight at the second address.
+const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The state that every handler gets. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -36,6 +39,7 @@ struct AppShared {
     admission: Admission,
     requests: Option<RequestBucket>,
     answer_bytes: Budget,
+    admin_answer_bytes: Budget,
     body_bytes: Budget,
 }
 
@@ -68,6 +72,8 @@ pub struct HttpSettings {
     pub access: Access,
     /// Whether the metrics need no key even though locks do.
     pub is_metrics_open: bool,
+    /// Over which connections operators are served at the second address.
+    pub operators: OperatorTransport,
     /// Who took which lock, and who was refused.
     pub audit: Audit,
     /// Which requests are logged.
@@ -110,6 +116,7 @@ impl HttpSettings {
             admission_timeout: config.operation_timeout,
             access,
             is_metrics_open: config.auth_config.is_metrics_open,
+            operators: config.operator_transport(),
             audit: Audit::default(),
             request_log: RequestLog {
                 mode: config.log.requests,
@@ -143,6 +150,7 @@ impl App {
                 admission,
                 requests: settings.requests.map(RequestBucket::new),
                 answer_bytes: Budget::new(settings.answer_bytes_max),
+                admin_answer_bytes: Budget::new(ADMIN_ANSWER_BYTES_MAX),
                 body_bytes: Budget::new(settings.body_bytes_total_max),
                 index_pages: IndexPages::new(settings.build.version),
                 service,
@@ -199,5 +207,10 @@ impl App {
     /// The bytes of large responses in flight.
     pub(super) fn answer_bytes(&self) -> &Budget {
         &self.inner.answer_bytes
+    }
+
+    /// The same of the metrics at the second address.
+    pub(super) fn admin_answer_bytes(&self) -> &Budget {
+        &self.inner.admin_answer_bytes
     }
 }

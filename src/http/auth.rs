@@ -30,6 +30,7 @@ use crate::config::{CertificateName, KeyHash};
 use crate::domain::{LockName, NamePrefixes, Owner, Verb};
 use crate::limits::Limit;
 pub use browsers::KnownHosts;
+pub(super) use browsers::ServedAddress;
 pub use failures::Failures;
 pub(super) use keys::Principal;
 pub use keys::{KeyRing, Role};
@@ -56,9 +57,14 @@ impl Access {
 
     /// Refuses cross-site requests on a service without keys, and requests with different keys on one with keys: a
     /// proxy in front may check another one. The key itself is checked later, by the routes that need one.
-    pub(super) fn screen(&self, request: &Request, route: Option<Route>) -> Result<(), Problem> {
+    pub(super) fn screen(
+        &self,
+        address: ServedAddress,
+        request: &Request,
+        route: Option<Route>,
+    ) -> Result<(), Problem> {
         match self {
-            Self::Open(hosts) => browsers::screen(hosts, request, route),
+            Self::Open(hosts) => browsers::screen((hosts, address), request, route),
             Self::Keys(..) => {
                 let mut keys = request.headers().get_all(AUTHORIZATION).iter();
                 let first = keys.next();

@@ -22,9 +22,9 @@ use super::routes::Route;
 use crate::domain::{InvalidName, LockName, LockNames, NotHeld, Token};
 pub(super) use acquire::{ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, acquire};
 pub(super) use read::{
-    LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, checked_prefix, inspect, list,
+    LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, checked_prefix, inspect, list, state,
 };
-pub(super) use release::{RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS, release};
+pub(super) use release::{RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS, evict_only, release};
 pub(super) use renew::{RENEW_FIELDS, RENEW_SEVERAL_FIELDS, renew};
 pub(super) use terraform::{LockInfo, TERRAFORM_FIELDS, terraform};
 

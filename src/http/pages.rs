@@ -82,9 +82,13 @@ pub(super) async fn openapi() -> Response {
 
 /// `GET /docs`: redirects to `/docs/`, because the page uses relative links.
 pub(super) async fn redirect() -> Response {
+    see_other("/docs/")
+}
+
+fn see_other(location: &'static str) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
-    let location = HeaderValue::from_static("/docs/");
+    let location = HeaderValue::from_static(location);
     response.headers_mut().insert(LOCATION, location);
     response
 }

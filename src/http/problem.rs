@@ -1,12 +1,13 @@
 //! Error responses (RFC 9457). Only this module maps outcomes and errors to statuses and codes: invalid requests are
 //! here, refused operations on locks in `refusal`, failures of the store in `store_failure`, refusals because of the
-//! sender in `access`, the texts of each code in `code`.
+//! sender in `access`, those of the second address in `operators`, the texts of each code in `code`.
 //!
 //! A handler returns a [`Problem`]; the outermost layer renders it, because only that layer knows the request id.
 
 mod access;
 mod body;
 pub(super) mod code;
+mod operators;
 mod refusal;
 mod sentence;
 mod store_failure;
@@ -94,14 +95,6 @@ impl Problem {
         Self::new(
             Code::NotFound,
             "no route has this path; `GET /` lists the routes",
-        )
-    }
-
-    /// The same on the address for probes and metrics.
-    pub(super) fn not_found_there() -> Self {
-        Self::new(
-            Code::NotFound,
-            "this address serves only /livez, /readyz, /healthz, /version and /metrics",
         )
     }
 

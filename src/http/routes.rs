@@ -2,6 +2,7 @@
 //! handlers are elsewhere.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Router;
@@ -14,6 +15,7 @@ use tower::Service;
 
 use super::app::App;
 use super::auth::RateLimit;
+use super::operators::Operators;
 use super::problem::Problem;
 use super::{auth, locks};
 
@@ -147,16 +149,19 @@ pub(super) struct Routes {
     /// Set if the address serves locks: requests that change one lock, which are nearly all, go straight to their
     /// handlers. The router would also parse their path for parameters that no handler reads.
     locks: Option<App>,
+    /// Set if the address serves operators.
+    operators: Option<Arc<Operators>>,
 }
 
 type HandlerFuture = BoxFuture<'static, Response>;
 
 impl Routes {
-    /// The routes of this router.
-    pub(super) fn of(router: Router) -> Self {
+    /// The routes of this router, and those of operators.
+    pub(super) fn with_operators(router: Router, operators: Operators) -> Self {
         Self {
             router,
             locks: None,
+            operators: Some(Arc::new(operators)),
         }
     }
 
@@ -165,6 +170,7 @@ impl Routes {
         Self {
             router,
             locks: Some(app),
+            operators: None,
         }
     }
 }
@@ -184,7 +190,12 @@ impl Service<Request> for Routes {
 
     fn call(&mut self, request: Request) -> Self::Future {
         let (Some(app), Some(handler)) = (&self.locks, handler(&request)) else {
-            return Either::Right(self.router.call(request));
+            return match &self.operators {
+                Some(operators) if operators.serve(&request) => {
+                    Either::Left(operators.call(request).map(Ok))
+                }
+                Some(_) | None => Either::Right(self.router.call(request)),
+            };
         };
         let admitted = auth::admit(app, request);
         let app = app.clone();

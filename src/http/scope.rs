@@ -23,7 +23,7 @@ use tower::Service;
 use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
-use super::auth::RateLimit;
+use super::auth::{RateLimit, ServedAddress};
 use super::log;
 use super::problem::{self, Code, Problem};
 use super::requester::{REQUEST_ID, Requester};
@@ -49,6 +49,8 @@ impl QueueTime {
 /// What is kept of a request until its response is ready. Not its headers, body or query string, which may contain a
 /// token. The rest is copied, because a slice of the head would keep the whole read buffer alive.
 pub(super) struct RequestFacts {
+    /// Which address it came to.
+    pub(super) address: ServedAddress,
     pub(super) method: Method,
     pub(super) path: Box<str>,
     pub(super) version: Version,
@@ -73,16 +75,18 @@ pub(super) struct ResponseFacts<'a> {
 #[derive(Clone)]
 pub struct RequestScope {
     app: App,
+    address: ServedAddress,
     routes: CatchPanic<Routes, PanicHandler>,
 }
 
 impl RequestScope {
-    pub(super) fn new(app: App, routes: Routes) -> Self {
+    pub(super) fn new(app: App, address: ServedAddress, routes: Routes) -> Self {
         let handler = PanicHandler {
             panics: app.http_metrics().panics(),
         };
         Self {
             routes: CatchPanic::custom(routes, handler),
+            address,
             app,
         }
     }
@@ -101,14 +105,14 @@ impl Service<Request> for RequestScope {
     fn call(&mut self, mut request: Request) -> Self::Future {
         let started = Instant::now();
         let app = self.app.clone();
-        let request_facts = RequestFacts::of(&mut request);
+        let request_facts = RequestFacts::of(&mut request, self.address);
         let span = RequestSpan::begin(&app, &request, &request_facts, started);
         let refusal = match request_facts.requester.over_limit() {
             Some(limit) => Some(Problem::over_limit(limit)),
             None => app
                 .settings()
                 .access
-                .screen(&request, request_facts.route)
+                .screen(self.address, &request, request_facts.route)
                 .and_then(|()| {
                     large::expect(&app, &request_facts)
                         .map_err(|limit| over(&app, &request_facts, limit))
@@ -248,10 +252,11 @@ fn finish(request_facts: &RequestFacts, problem: Option<&Problem>, response: &mu
 }
 
 impl RequestFacts {
-    fn of(request: &mut Request) -> Self {
+    fn of(request: &mut Request, address: ServedAddress) -> Self {
         let requester = Requester::enter(request);
         let path = request.uri().path();
         Self {
+            address,
             method: request.method().clone(),
             route: Route::of(path),
             path: path.into(),

@@ -102,7 +102,7 @@ pub(super) struct Protocol {
     idle_timeout: Duration,
     deadlines: SocketDeadlines,
     http2_connections: Budget,
-    requests: Budget,
+    pub(super) requests: Budget,
     refusals: Refusals,
 }
 
@@ -158,11 +158,11 @@ impl Protocol {
     pub(super) async fn serve(
         &self,
         mut stream: TcpStream,
+        deadline: Instant,
         peer: Peer,
         app: impl HttpApp,
         watcher: Watcher,
     ) {
-        let deadline = self.first_request_ends();
         let beginning = match timeout_at(deadline, beginning(&mut stream)).await {
             Ok(Ok(beginning)) => beginning,
             Ok(Err(error)) => {
@@ -181,11 +181,11 @@ impl Protocol {
         &self,
         tls: &Tls,
         stream: TcpStream,
+        deadline: Instant,
         peer: Peer,
         app: impl HttpApp,
         watcher: Watcher,
     ) {
-        let deadline = self.first_request_ends();
         let handshake = match peer.begin_handshake(&tls.handshakes) {
             Ok(taken) => taken,
             Err(limit) => return self.refusals.count(limit),
@@ -205,7 +205,7 @@ impl Protocol {
                 return tracing::debug!(peer = %address, %error, "a TLS handshake failed");
             }
         };
-        let peer = peer.with_certificate(names);
+        let peer = peer.after_handshake(names);
         let read = Vec::new();
         let beginning = Beginning { is_http2, read };
         self.serve_begun(stream, beginning, deadline, peer, app, watcher)

@@ -1,39 +1,72 @@
-//! Connections that are not encrypted, from the socket that was accepted: over TCP, and over a Unix socket, whose first bytes
-//! cannot be looked at without taking them.
+//! What happens first on a connection: whether it is encrypted over TCP, and over a Unix socket, whose first bytes cannot be
+//! looked at without taking them.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
 
+use futures_util::future::FutureExt as _;
 use hyper_util::server::graceful::Watcher;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::connections::{HttpApp, Protocol};
 use super::peer::Peer;
 use super::preface;
-use super::tls::Tls;
+use super::tls::{Tls, TlsMode};
 
 impl Protocol {
-    /// Serves one connection over TCP to its end, with TLS if there is a certificate.
+    /// Serves one connection over TCP to its end.
     ///
     /// # Errors
     /// The runtime cannot wait for the socket.
     pub(super) async fn serve_tcp(
-        &self,
-        tls: Option<Tls>,
+        self: &Arc<Self>,
+        tls: TlsMode,
         stream: std::net::TcpStream,
         peer: Peer,
         app: impl HttpApp,
         watcher: Watcher,
     ) -> io::Result<()> {
         let stream = TcpStream::from_std(stream)?;
+        let deadline = self.first_request_ends();
         match tls {
-            None => self.serve(stream, peer, app, watcher).await,
+            TlsMode::Never => self.serve(stream, deadline, peer, app, watcher).await,
             // On the heap, so that connections without TLS need no space for it.
-            Some(tls) => {
-                Box::pin(self.serve_encrypted(&tls, stream, peer, app, watcher)).await;
+            TlsMode::Always(tls) => {
+                Box::pin(self.serve_encrypted(&tls, stream, deadline, peer, app, watcher)).await;
+            }
+            TlsMode::IfBegun(tls, workers) => {
+                let begun = timeout_at(deadline, preface::is_handshake(&stream));
+                let Ok(begun) = Box::pin(begun).await else {
+                    self.on_silence();
+                    return Ok(());
+                };
+                if begun? {
+                    let (protocol, stream) = (Arc::clone(self), stream.into_std()?);
+                    let served =
+                        protocol.serve_on_worker(tls, stream, deadline, peer, app, watcher);
+                    return workers.run(served.boxed()).await;
+                }
+                self.serve(stream, deadline, peer, app, watcher).await;
             }
         }
+        Ok(())
+    }
+
+    /// Serves an encrypted connection to its end, on another thread than that which has accepted it.
+    async fn serve_on_worker(
+        self: Arc<Self>,
+        tls: Tls,
+        stream: std::net::TcpStream,
+        deadline: Instant,
+        peer: Peer,
+        app: impl HttpApp,
+        watcher: Watcher,
+    ) -> io::Result<()> {
+        let stream = TcpStream::from_std(stream)?;
+        self.serve_encrypted(&tls, stream, deadline, peer, app, watcher)
+            .await;
         Ok(())
     }
 

@@ -1,26 +1,21 @@
 //! Peers: the remote address of a connection or of the client of a trusted proxy, and the limits that apply to all that
-//! one peer does. What a proxy says about its client is read in `forwarded`.
+//! one peer does. What a proxy says about its client is read in `forwarded`; the limits are kept in `peer_table`.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 
 use super::forwarded;
 use super::peer_address::{PeerAddress, network_of};
+use super::peer_table::{PeerTable, Shares};
 use super::user_timeout::UserTimeout;
-use crate::config::{AddressBlock, CertificateName, ServerConfig, half};
-use crate::limits::{Budget, BudgetPermit, Gate, Limit, PeerLimits, RequestPermit};
+use crate::config::{AddressBlock, CertificateName, ServerConfig};
+use crate::limits::{Budget, BudgetPermit, Limit, PeerLimits, RequestPermit};
 
 /// A peer with fewer connections than this may use the reserved ones; the same number holds for requests.
 const FEW: usize = 4;
-/// How many requests of a peer may begin at a time that came right behind another one of their connection.
-const PIPELINED: usize = 4;
-/// The map of peers is swept when it has grown to twice its size after the last sweep, or to twice this.
-const SWEEP_MIN: usize = 64;
 
 /// The remote end of a connection, or the client of a trusted proxy. Handlers find it in the extensions of their request.
 /// Cloning is cheap.
@@ -30,8 +25,12 @@ pub struct Peer {
     is_trusted_proxy: bool,
     /// Where the clients of a trusted proxy are counted; `None` if what it says about them does not count.
     clients: Option<Arc<Peers>>,
+    /// Its limits in this process, whichever address it has connected to.
     limits: Arc<PeerLimits>,
+    /// Its share of the connections and requests of this address; `None` where that is its share in the process.
+    of_address: OfAddress,
     user_timeout: UserTimeout,
+    is_encrypted: bool,
     certificate: Option<Arc<[CertificateName]>>,
     request: Option<Result<RequestPermit, Limit>>,
 }
@@ -45,7 +44,9 @@ impl Peer {
             is_trusted_proxy: false,
             clients: None,
             limits: Shares::unlimited().limits(),
+            of_address: None,
             user_timeout: UserTimeout::default(),
+            is_encrypted: false,
             certificate: None,
             request: None,
         }
@@ -91,11 +92,12 @@ impl Peer {
             .as_ref()
             .and_then(|peers| peers.client(headers))
         {
-            Some((ip, limits)) => Self {
+            Some((ip, limits, of_address)) => Self {
                 address: PeerAddress::Forwarded(ip),
                 is_trusted_proxy: false,
                 clients: None,
                 limits,
+                of_address,
                 ..self.clone()
             },
             None => self.clone(),
@@ -126,10 +128,17 @@ impl Peer {
         self.certificate.as_deref()
     }
 
-    /// The same peer, with the names in its certificate.
+    /// Whether its connection has the TLS of this process.
     #[must_use]
-    pub fn with_certificate(self, certificate: Option<Arc<[CertificateName]>>) -> Self {
+    pub fn is_encrypted(&self) -> bool {
+        self.is_encrypted
+    }
+
+    /// The same peer, after a TLS handshake in which it has shown a certificate with these names, or none.
+    #[must_use]
+    pub fn after_handshake(self, certificate: Option<Arc<[CertificateName]>>) -> Self {
         Self {
+            is_encrypted: true,
             certificate,
             ..self
         }
@@ -152,7 +161,7 @@ impl Peer {
     /// turns, and yield to everybody else: otherwise 3,000 connections that are full of requests would all be served
     /// before a connection with a single one.
     pub(super) fn turn(&self) -> impl Future<Output = ()> + Send + use<> {
-        let pipelined = Arc::clone(&self.limits.pipelined);
+        let pipelined = Arc::clone(&self.limits_here().pipelined);
         async move {
             let _turn = pipelined.acquire().await;
             yield_now().await;
@@ -173,7 +182,7 @@ impl Peer {
 
     /// Counts an HTTP/2 connection, or returns the limit that is reached.
     pub(super) fn begin_http2(&self, all: &Budget) -> Result<[BudgetPermit; 2], Limit> {
-        let own = &self.limits.http2_connections;
+        let own = &self.limits_here().http2_connections;
         let taken = match own.take(1) {
             Some(taken) => taken,
             None if self.is_trusted_proxy => own.take_anyway(1),
@@ -183,11 +192,22 @@ impl Peer {
         Ok([taken, one])
     }
 
-    /// Counts a request of the peer, or returns the limit that is reached. A peer with few other requests may exceed
-    /// the limit for all peers, so that probes always get a response; not one that a proxy names, which costs its sender
-    /// no connection.
+    /// Counts a request of the peer at its address, or returns the limit that is reached. A peer with few other requests may
+    /// exceed the limit for all peers, so that probes always get a response; not one that a proxy names, which costs its
+    /// sender no connection.
     pub(super) fn begin_request(&self, all: &Budget) -> Result<RequestPermit, Limit> {
-        let own = &self.limits.requests;
+        self.take_request(self.limits_here(), all)
+    }
+
+    /// The same peer, in a request that counts among all of the process: `all` are those of the server whose limits it has.
+    #[must_use]
+    pub fn in_request_of_process(self, all: &Budget) -> Self {
+        let request = self.take_request(&self.limits, all);
+        self.in_request(request)
+    }
+
+    fn take_request(&self, limits: &Arc<PeerLimits>, all: &Budget) -> Result<RequestPermit, Limit> {
+        let own = &limits.requests;
         let is_forwarded = matches!(self.address, PeerAddress::Forwarded(_));
         let is_small = !is_forwarded && self.uses_few(own);
         let taken = match own.take(1) {
@@ -195,106 +215,49 @@ impl Peer {
             None if self.is_trusted_proxy => own.take_anyway(1),
             None => return Err(Limit::RequestsPerPeer),
         };
-        match all.take(1) {
-            Some(one) => Ok(self.permit(taken, one)),
-            None if is_small => Ok(self.permit(taken, all.take_anyway(1))),
-            None => Err(Limit::Requests),
-        }
+        let one = match all.take(1) {
+            Some(one) => one,
+            None if is_small => all.take_anyway(1),
+            None => return Err(Limit::Requests),
+        };
+        Ok(RequestPermit::new(taken, one, Arc::clone(limits)))
     }
 
-    fn permit(&self, of_peer: BudgetPermit, of_all: BudgetPermit) -> RequestPermit {
-        let peer = Arc::clone(&self.limits);
-        RequestPermit::new(of_peer, of_all, peer)
-    }
-}
-
-/// One peer's share of each limit.
-#[derive(Clone, Debug)]
-struct Shares {
-    connections: usize,
-    http2_connections: usize,
-    handshakes: usize,
-    requests: usize,
-    answer_bytes: usize,
-    body_bytes: usize,
-    operations: usize,
-    listings: usize,
-    event_streams: usize,
-    renewals: usize,
-}
-
-impl Shares {
-    fn unlimited() -> Self {
-        Self {
-            connections: usize::MAX,
-            http2_connections: usize::MAX,
-            handshakes: usize::MAX,
-            requests: usize::MAX,
-            answer_bytes: usize::MAX,
-            body_bytes: usize::MAX,
-            operations: usize::MAX,
-            listings: usize::MAX,
-            event_streams: usize::MAX,
-            renewals: usize::MAX,
-        }
-    }
-
-    fn limits(&self) -> Arc<PeerLimits> {
-        Arc::new(PeerLimits {
-            connections: Budget::new(self.connections),
-            http2_connections: Budget::new(self.http2_connections),
-            handshakes: Budget::new(self.handshakes),
-            requests: Budget::new(self.requests),
-            answer_bytes: Budget::new(self.answer_bytes),
-            body_bytes: Budget::new(self.body_bytes),
-            operations: Gate::new(self.operations),
-            listings: Gate::new(self.listings),
-            event_streams: Gate::new(self.event_streams),
-            places: Budget::new(usize::MAX),
-            renewals: Gate::new(self.renewals),
-            closings: Gate::new(self.renewals),
-            pipelined: Arc::new(Semaphore::new(PIPELINED)),
-        })
+    /// Its share of the connections and requests of the address that it has connected to.
+    fn limits_here(&self) -> &Arc<PeerLimits> {
+        self.of_address.as_ref().unwrap_or(&self.limits)
     }
 }
 
-/// The limits of all peers that are connected, or whose requests are under way.
+/// The peers of one address: their limits, and which of them are proxies.
 #[derive(Debug)]
 pub(super) struct Peers {
-    shares: Shares,
+    /// One for all addresses of the process.
+    of_process: Arc<PeerTable>,
+    /// For an address whose connections and requests do not count at the others. Only these shares of it are used.
+    of_address: Option<PeerTable>,
     trusted_proxies: Vec<AddressBlock>,
     /// Whether trusted proxies say where their clients are.
     forwarded_for: bool,
-    known: Mutex<KnownPeers>,
-}
-
-#[derive(Debug)]
-struct KnownPeers {
-    peers: HashMap<IpAddr, Weak<PeerLimits>>,
-    sweep_at: usize,
 }
 
 impl Peers {
     pub(super) fn new(config: &ServerConfig) -> Self {
         Self {
-            shares: Shares {
-                connections: config.connections_of_peer(),
-                http2_connections: half(config.http2_connections_max),
-                handshakes: half(config.tls_handshakes_max),
-                requests: half(config.requests_max),
-                answer_bytes: half(config.answer_bytes_max),
-                body_bytes: half(config.body_bytes_total_max),
-                operations: half(config.operations_max),
-                listings: half(config.listings_max),
-                event_streams: half(config.event_streams_max),
-                renewals: half(config.renewals_max),
-            },
+            of_process: Arc::new(PeerTable::new(config)),
+            of_address: None,
             trusted_proxies: config.trusted_proxies.clone(),
             forwarded_for: config.forwarded_for,
-            known: Mutex::new(KnownPeers {
-                peers: HashMap::new(),
-                sweep_at: 2 * SWEEP_MIN,
-            }),
+        }
+    }
+
+    /// The peers of another address of the process, whose connections and requests have limits of their own.
+    pub(super) fn of_another_address(&self, config: &ServerConfig) -> Self {
+        Self {
+            of_process: Arc::clone(&self.of_process),
+            of_address: Some(PeerTable::new(config)),
+            trusted_proxies: self.trusted_proxies.clone(),
+            forwarded_for: self.forwarded_for,
         }
     }
 
@@ -309,16 +272,19 @@ impl Peers {
         // What stands for a user is no address of a proxy, whatever network is named.
         let is_local = matches!(address, PeerAddress::Unix { .. });
         let is_trusted_proxy = !is_local && self.is_trusted(ip);
+        let (limits, of_address) = self.limits_of(ip);
         let peer = Peer {
             address,
             is_trusted_proxy,
             clients: (is_trusted_proxy && self.forwarded_for).then(|| Arc::clone(self)),
-            limits: self.limits_of(ip),
+            limits,
+            of_address,
             user_timeout: UserTimeout::default(),
+            is_encrypted: false,
             certificate: None,
             request: None,
         };
-        let own = &peer.limits.connections;
+        let own = &peer.limits_here().connections;
         if is_reserve && !peer.uses_few(own) {
             return Err(Limit::ConnectionsReserved);
         }
@@ -330,38 +296,25 @@ impl Peers {
         Ok((peer, taken))
     }
 
-    /// The client of a request of a trusted proxy, if the proxy says where it is.
-    fn client(&self, headers: &HeaderMap) -> Option<(IpAddr, Arc<PeerLimits>)> {
+    /// The client of a request of a trusted proxy, if the proxy says where it is, and its limits.
+    fn client(&self, headers: &HeaderMap) -> Option<(IpAddr, Arc<PeerLimits>, OfAddress)> {
         let ip = forwarded::client_address(headers, |ip| self.is_trusted(ip))?;
-        Some((ip, self.limits_of(ip)))
+        let (limits, of_address) = self.limits_of(ip);
+        Some((ip, limits, of_address))
     }
 
     fn is_trusted(&self, ip: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|block| block.contains(ip))
     }
 
-    fn limits_of(&self, ip: IpAddr) -> Arc<PeerLimits> {
-        let key = network_of(ip);
-        if let Some(limits) = self.known().peers.get(&key).and_then(Weak::upgrade) {
-            return limits;
-        }
-        // Allocated while no other peer waits for the map.
-        let limits = self.shares.limits();
-        let mut known = self.known();
-        // Another connection of the peer may have come first; both have one share.
-        if let Some(earlier) = known.peers.get(&key).and_then(Weak::upgrade) {
-            return earlier;
-        }
-        if known.peers.len() >= known.sweep_at {
-            known.peers.retain(|_, limits| limits.strong_count() > 0);
-            known.sweep_at = 2 * known.peers.len().max(SWEEP_MIN);
-        }
-        known.peers.insert(key, Arc::downgrade(&limits));
-        limits
-    }
-
-    fn known(&self) -> MutexGuard<'_, KnownPeers> {
-        // Poisoning is harmless: a map of weak references is valid after a panic.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn limits_of(&self, ip: IpAddr) -> (Arc<PeerLimits>, OfAddress) {
+        let of_address = self.of_address.as_ref();
+        (
+            self.of_process.limits_of(ip),
+            of_address.map(|peers| peers.limits_of(ip)),
+        )
     }
 }
+
+/// A peer's share of what one address has for itself.
+type OfAddress = Option<Arc<PeerLimits>>;

@@ -1,4 +1,4 @@
-//! The first bytes of a connection without TLS, which decide its protocol.
+//! The first bytes of a connection, which decide its protocol.
 
 use std::io;
 
@@ -8,6 +8,9 @@ use tokio::net::TcpStream;
 /// The first bytes of an HTTP/2 client.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// The type of the record with which a TLS client begins (RFC 8446, 5.1). No request begins with this byte.
+const HANDSHAKE: u8 = 22;
+
 /// The first bytes of a connection.
 #[derive(Debug)]
 pub(super) struct Beginning {
@@ -15,6 +18,16 @@ pub(super) struct Beginning {
     pub(super) is_http2: bool,
     /// The bytes that were read from the socket to decide, and have to be parsed again.
     pub(super) read: Vec<u8>,
+}
+
+/// Waits for the first byte, which says whether the client begins with a TLS handshake. It stays in the socket.
+///
+/// # Cancel safety
+///
+/// Nothing is lost.
+pub(super) async fn is_handshake(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    Ok(stream.peek(&mut first).await? == 1 && first == [HANDSHAKE])
 }
 
 /// Waits until the first bytes decide the protocol.

@@ -16,6 +16,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::client_certificate;
 use super::user_timeout::{UserTimeout, UserTimeoutStream};
+use super::workers::Workers;
 use crate::config::{CertificateName, ClientAuthorities, ServerCertificate};
 use crate::limits::Budget;
 
@@ -37,6 +38,18 @@ pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 pub(super) struct Tls {
     pub(super) certificate: ServerTls,
     pub(super) handshakes: Budget,
+}
+
+/// Which connections over TCP are encrypted.
+#[derive(Clone, Debug)]
+pub(super) enum TlsMode {
+    /// None.
+    Never,
+    /// All.
+    Always(Tls),
+    /// Those whose client begins with a handshake. These workers serve them: the thread that accepts connections has no time
+    /// for handshakes.
+    IfBegun(Tls, Workers),
 }
 
 /// An encrypted connection, whether it is HTTP/2, and the names in the certificate of its client, if it has shown one.

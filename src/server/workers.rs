@@ -4,13 +4,16 @@
 //! store, connections to Redis are polled by the same thread. A multi-threaded runtime would move tasks between
 //! threads, which costs each request one or two cross-thread wake-ups.
 
+use std::future::pending;
 use std::io;
 use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::connections::OpenConnections;
 
@@ -67,6 +70,36 @@ impl Workers {
     pub fn on_each<T: Future<Output = ()> + Send + 'static>(&self, task: impl Fn() -> T) {
         for worker in self.all.iter() {
             worker.runtime.spawn(task());
+        }
+    }
+
+    /// Runs this on the worker with the fewest connections.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this aborts it.
+    ///
+    /// # Panics
+    ///
+    /// If it panics.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let worker = self.least_busy();
+        let counted = worker.open.enter();
+        let task = worker.runtime.spawn(async move {
+            let done = task.await;
+            drop(counted);
+            done
+        });
+        match AbortOnDropHandle::new(task).await {
+            Ok(done) => done,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The worker has ended, so the process ends.
+                Err(_) => pending().await,
+            },
         }
     }
 

@@ -19,6 +19,7 @@ mod log_sample;
 mod logs;
 mod names;
 mod nonsense;
+mod operators;
 mod problems;
 mod rules;
 mod sentences;

@@ -5,6 +5,7 @@ mod cluster;
 mod jwt;
 mod keys_file;
 mod name_groups;
+mod operators;
 mod proxies;
 mod quorum;
 mod quotas;

@@ -14,6 +14,7 @@
 )]
 
 mod abuse;
+mod admin_listen;
 mod again;
 mod api;
 mod audit;

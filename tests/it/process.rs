@@ -29,7 +29,7 @@ pub(crate) struct Serving {
     lines: Receiver<String>,
     /// The address, as a URL without a path.
     pub(crate) url: String,
-    /// The address of probes and metrics, if there is one.
+    /// The address of probes and operators, if there is one, without TLS.
     pub(crate) admin_url: String,
     /// The log until it was listening.
     pub(crate) lines_so_far: Vec<serde_json::Value>,
@@ -68,7 +68,7 @@ impl Serving {
             let url = line["url"].as_str().unwrap_or_default().to_owned();
             match line["message"].as_str() {
                 Some("listening") => serving.url = url,
-                Some("listening for probes and metrics") => serving.admin_url = url,
+                Some(line) if line.starts_with("listening for probes") => serving.admin_url = url,
                 _ => {}
             }
             serving.lines_so_far.push(line);

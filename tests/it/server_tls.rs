@@ -7,7 +7,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use leasehold::server::{Peer, Server, ServerTls, Workers};
 use nix::sys::signal::Signal;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -17,8 +19,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::config::from_environment;
 use crate::process::{Serving, leasehold};
 use crate::run::assert_code;
+use crate::sockets::local;
 use crate::support::certificates::Authority;
 use crate::support::eventually;
 use crate::support::redis_server::TlsFiles;
@@ -248,6 +252,45 @@ async fn a_handshake_that_does_not_end_is_given_up() {
     // It would not end without the deadline, and the test would hang.
     let _ = slow.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}
+
+/// The thread that accepts connections has to answer probes, and handshakes take time.
+#[tokio::test]
+async fn the_second_address_of_a_process_has_tls_for_those_who_begin_it_and_workers_serve_them() {
+    let authority = Authority::new();
+    let files = authority.files_for("localhost");
+    let (config, _) = from_environment(&[
+        ("LEASEHOLD_SERVER_TLS_CERT_FILE", &files.certificate),
+        ("LEASEHOLD_SERVER_TLS_KEY_FILE", &files.key),
+    ])
+    .unwrap();
+    let tls = ServerTls::new(config.certificate.as_ref().unwrap()).unwrap();
+    let workers = Workers::start(2).unwrap();
+    let server = Server::bind(&config.server, local()).unwrap();
+    let server = server.with_tls(tls, 4);
+    let another = server.bind_another(&config.server, local(), &workers);
+    let another = another.unwrap();
+    let address = another.local_addr();
+    let app = Router::new().fallback(async |request: axum::extract::Request| {
+        let peer: &Peer = request.extensions().get().expect("the peer is there");
+        let thread = std::thread::current();
+        format!("{} {:?}", peer.is_encrypted(), thread.name())
+    });
+    let never = std::future::pending();
+    tokio::spawn(server.run_with(app.clone(), workers, (another, app), never));
+    let plain = reqwest::get(format!("http://{address}/")).await.unwrap();
+    let plain = plain.text().await.unwrap();
+    assert!(plain.starts_with("false "), "{plain}");
+    assert!(!plain.contains("worker-"), "{plain}");
+    let connector = connector(&authority, &[]);
+    let mut stream = encrypted_by(&connector, address).await.unwrap();
+    let request = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // The end of the connection is an answer, too.
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.contains("true Some(\"worker-"), "{answer}");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The accept loop with peers that are slow, silent or too many.
 
+mod another;
 mod unix;
 
 use std::net::SocketAddr;

@@ -25,11 +25,21 @@ const CROSS_SITE: &str = "a browser sent this for a page of another site, and th
 const CROSS_SITE_CERTIFICATE: &str = "a browser sent this for a page of another site, and added the client certificate by \
      itself; send an API key instead";
 
+/// The address of the service that a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) enum ServedAddress {
+    /// That for clients.
+    Listen,
+    /// That for probes and operators.
+    AdminListen,
+}
+
 /// The host names that requests may use for the service.
 #[derive(Clone, Debug)]
 pub struct KnownHosts {
     names: Vec<String>,
     is_checked: bool,
+    is_checked_at_admin: bool,
 }
 
 impl KnownHosts {
@@ -39,6 +49,7 @@ impl KnownHosts {
         Self {
             names: Vec::new(),
             is_checked: false,
+            is_checked_at_admin: false,
         }
     }
 
@@ -50,12 +61,30 @@ impl KnownHosts {
         Self::of(is_local, names)
     }
 
-    /// The same for a service that only this machine can reach if `is_local`.
+    /// The same for a service that only this machine can reach if `is_local`, at both of its addresses.
     #[must_use]
     pub fn of(is_local: bool, names: Vec<String>) -> Self {
+        let is_checked = is_local || !names.is_empty();
         Self {
-            is_checked: is_local || !names.is_empty(),
+            is_checked,
+            is_checked_at_admin: is_checked,
             names,
+        }
+    }
+
+    /// The same at `listen`, with an `admin_listen` that only this machine can reach if `is_local`.
+    #[must_use]
+    pub fn with_admin(self, is_local: bool) -> Self {
+        Self {
+            is_checked_at_admin: is_local || !self.names.is_empty(),
+            ..self
+        }
+    }
+
+    fn are_checked_at(&self, address: ServedAddress) -> bool {
+        match address {
+            ServedAddress::Listen => self.is_checked,
+            ServedAddress::AdminListen => self.is_checked_at_admin,
         }
     }
 
@@ -93,11 +122,11 @@ fn is_localhost(host: &str) -> bool {
 /// Refuses requests for an unknown host, and cross-site requests. Pages and probes that show no lock may be read from
 /// any site.
 pub(super) fn screen(
-    hosts: &KnownHosts,
+    (hosts, address): (&KnownHosts, ServedAddress),
     request: &Request,
     route: Option<Route>,
 ) -> Result<(), Problem> {
-    if hosts.is_checked
+    if hosts.are_checked_at(address)
         && let Some(unknown) =
             authorities(request).find(|authority| !hosts.contains(without_port(authority)))
     {

@@ -30,13 +30,21 @@ pub(in crate::http) async fn inspect(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let name = lock_name(request.uri().path())?;
-    extract::query_fields(request.uri())?.finish(&[])?;
     let offers = ["application/json", EVENT_STREAM];
     let is_watch = preferred(request.headers(), &offers) == EVENT_STREAM;
     if is_watch && request.method() != Method::HEAD {
+        let name = named(&request)?;
         return events::of_lock(&app, name, request).await;
     }
+    state(State(app), request).await
+}
+
+/// `GET /locks/{name}` where there are no streams
+pub(in crate::http) async fn state(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let name = named(&request)?;
     let requester = Requester::of(request);
     app.permit(&requester, Verb::Read, slice::from_ref(&name))?;
     let service = app.admit(Operation::Inspect(&name), &requester).await?;
@@ -45,6 +53,13 @@ pub(in crate::http) async fn inspect(
     let state = HeaderValue::from_static(StateView::of(&view.state).as_str());
     response.headers_mut().insert(LOCK_STATE, state);
     Ok(response)
+}
+
+/// The lock of a request without fields.
+fn named(request: &Request) -> Result<LockName, Problem> {
+    let name = lock_name(request.uri().path())?;
+    extract::query_fields(request.uri())?.finish(&[])?;
+    Ok(name)
 }
 
 /// `GET /locks`

@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::{HeaderToken, RouteForm, grant, lock_names, names_missing};
+use super::{HeaderToken, RouteForm, grant, lock_name, lock_names, names_missing};
 use crate::domain::{
     Evicted, HoldCount, InvalidField, LockName, LockNames, NotHeld, Owner, Released, Token, Verb,
 };
@@ -62,6 +62,21 @@ pub(in crate::http) async fn release(
     let released = service.release_then(names.clone(), token, hold_count, note);
     let released = released.await?;
     respond(route_form, &names, token, released)
+}
+
+/// `DELETE /locks/{name}` where nothing is released.
+pub(in crate::http) async fn evict_only(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let name = lock_name(request.uri().path())?;
+    let token = HeaderToken::of(request.headers());
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
+    if !fields.flag("force")?.unwrap_or(false) {
+        let problem = "has to be true at this address, which only evicts; release the lock where you acquired it";
+        return Err(Problem::field("force", problem));
+    }
+    evict(&app, requester, name, token, fields).await
 }
 
 fn respond(

@@ -8,7 +8,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
 
-use super::{OWN_SCRIPTS, confine};
+use super::{OWN_SCRIPTS, confine, see_other};
 use crate::http::app::App;
 use crate::http::routes::Route;
 
@@ -18,8 +18,14 @@ pub(in crate::http) fn ui() -> Router<App> {
     let style = || file("text/css; charset=utf-8", include_str!("ui/ui.css"));
     Router::new()
         .route(Route::Ui.pattern(), get(async || page()))
+        .route("/ui/", get(async || redirect()))
         .route("/ui/ui.js", get(async move || script()))
         .route("/ui/ui.css", get(async move || style()))
+}
+
+/// `GET /ui/`: redirects to `/ui`, to which the links of the page are relative, also below another path of a proxy.
+fn redirect() -> Response {
+    see_other("../ui")
 }
 
 fn page() -> Response {

@@ -12,8 +12,9 @@ use http_body::{Frame, SizeHint};
 
 use super::RequestFacts;
 use crate::http::app::App;
+use crate::http::auth::ServedAddress;
 use crate::http::routes::Route;
-use crate::limits::{BudgetPermit, Limit, PeerLimits};
+use crate::limits::{Budget, BudgetPermit, Limit, PeerLimits};
 
 /// Responses up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: u64 = 16 * 1024;
@@ -32,13 +33,25 @@ pub(super) fn expect(app: &App, request: &RequestFacts) -> Result<(), Limit> {
     if !is_large {
         return Ok(());
     }
-    let peer = request.requester.limits();
-    if peer.is_some_and(|peer| !peer.answer_bytes.has_room(EXPECTED_BYTES)) {
+    let (of_peer, of_all) = budgets(app, request);
+    if of_peer.is_some_and(|peer| !peer.answer_bytes.has_room(EXPECTED_BYTES)) {
         return Err(Limit::AnswerBytesPerPeer);
     }
-    match app.answer_bytes().has_room(EXPECTED_BYTES) {
+    match of_all.has_room(EXPECTED_BYTES) {
         true => Ok(()),
         false => Err(Limit::AnswerBytes),
+    }
+}
+
+/// What a large response counts in: that of its peer, and that of all. The metrics of the second address have a budget of
+/// their own: they are needed most while clients of the first address use up theirs.
+fn budgets<'a>(
+    app: &'a App,
+    request: &'a RequestFacts,
+) -> (Option<&'a Arc<PeerLimits>>, &'a Budget) {
+    match (request.address, request.route) {
+        (ServedAddress::AdminListen, Some(Route::Metrics)) => (None, app.admin_answer_bytes()),
+        _ => (request.requester.limits(), app.answer_bytes()),
     }
 }
 
@@ -55,7 +68,8 @@ pub(super) fn admit(
         return Ok(());
     }
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let of_peer = match request.requester.limits() {
+    let (of_peer, of_all) = budgets(app, request);
+    let of_peer = match of_peer {
         Some(limits) => {
             let taken = limits.answer_bytes.take(length);
             let taken = taken.ok_or(Limit::AnswerBytesPerPeer)?;
@@ -63,7 +77,7 @@ pub(super) fn admit(
         }
         None => None,
     };
-    let of_all = app.answer_bytes().take(length).ok_or(Limit::AnswerBytes)?;
+    let of_all = of_all.take(length).ok_or(Limit::AnswerBytes)?;
     let body = std::mem::take(response.body_mut());
     *response.body_mut() = Body::new(LargeBody {
         body,

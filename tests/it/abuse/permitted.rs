@@ -22,7 +22,7 @@ const FIRST_THREADS: usize = 4;
 /// With TLS, each connection more than without.
 const OF_ENCRYPTION: usize = 40 * KIB;
 const OF_SPAN: usize = KIB;
-const OF_ADMIN_LISTEN: usize = 25 * MIB;
+const OF_ADMIN_LISTEN: usize = 33 * MIB;
 const OF_LISTINGS: usize = 16 * MIB;
 /// What counts 1 in `memory.locks_max`.
 const OF_LOCK: usize = 3 * KIB;

@@ -37,9 +37,13 @@ fn local(request: Call) -> Call {
 
 #[tokio::test]
 async fn a_page_of_another_site_neither_changes_nor_sees_locks() {
-    for api in [on_loopback().await, open_to_all().await] {
-        let token = api.token_of("/locks/a").await;
-        for mark in marks() {
+    for first in [on_loopback().await, open_to_all().await] {
+        let token = first.token_of("/locks/a").await;
+        let both = [&first, &first.for_operators()];
+        for (mark, api) in marks()
+            .into_iter()
+            .flat_map(|mark| both.map(|api| (mark, api)))
+        {
             for request in [
                 post("/locks/b").header("content-type", "text/plain"),
                 post("/locks").form("names=b&names=c"),
@@ -60,9 +64,9 @@ async fn a_page_of_another_site_neither_changes_nor_sees_locks() {
                 assert!(answer.detail().contains("another site"));
             }
         }
-        let state = api.send(get("/locks/a")).await.json();
+        let state = first.send(get("/locks/a")).await.json();
         assert_eq!(state["state"], "held");
-        let state = api.send(get("/locks/b")).await.json();
+        let state = first.send(get("/locks/b")).await.json();
         assert_eq!(state["state"], "free");
     }
 }
@@ -82,6 +86,14 @@ async fn a_link_on_another_site_leads_to_pages_and_probes() {
             let request = mark(local(get(path))).header("sec-fetch-mode", "navigate");
             assert_eq!(api.send(request).await.status, 200, "{path}");
         }
+    }
+    let operators = api.for_operators();
+    for (path, mark) in ["/livez", "/readyz", "/ui"]
+        .into_iter()
+        .flat_map(|path| marks().map(|mark| (path, mark)))
+    {
+        let request = mark(local(get(path))).header("sec-fetch-mode", "navigate");
+        assert_eq!(operators.send(request).await.status, 200, "{path}");
     }
 }
 
@@ -106,28 +118,29 @@ async fn our_own_pages_and_the_address_bar_may_do_everything() {
 
 #[tokio::test]
 async fn a_name_that_a_page_made_up_for_our_address_reaches_nothing() {
-    let api = on_loopback().await;
-    api.token_of("/locks/a").await;
-    for path in ["/locks/a?force=true", "/livez", "/", "/nothing"] {
-        for host in [
-            "evil.example",
-            "evil.example:7625",
-            "127.0.0.1.evil.example",
-            "",
-        ] {
-            let request = delete(path).header("host", host);
-            let answer = api
-                .send(request.header("sec-fetch-site", "same-origin"))
-                .await;
-            assert_eq!(answer.refusal(), (403, "forbidden".to_owned()), "{host}");
-            assert!(answer.detail().contains("LEASEHOLD_SERVER_HOSTS"));
+    let first = on_loopback().await;
+    first.token_of("/locks/a").await;
+    for api in [&first, &first.for_operators()] {
+        for path in ["/locks/a?force=true", "/livez", "/", "/nothing"] {
+            for host in [
+                "evil.example",
+                "evil.example:7625",
+                "127.0.0.1.evil.example",
+                "",
+            ] {
+                let request = delete(path).header("host", host);
+                let request = request.header("sec-fetch-site", "same-origin");
+                let answer = api.send(request).await;
+                assert_eq!(answer.refusal(), (403, "forbidden".to_owned()), "{host}");
+                assert!(answer.detail().contains("LEASEHOLD_SERVER_HOSTS"));
+            }
         }
+        let both = delete("/locks/a?force=true").header("host", "localhost");
+        let both = both.header("host", "evil.example");
+        assert_eq!(api.send(both).await.status, 403);
+        let absolute = delete("http://evil.example/locks/a?force=true").header("host", "localhost");
+        assert_eq!(api.send(absolute).await.status, 403);
     }
-    let both = delete("/locks/a?force=true").header("host", "localhost");
-    let both = both.header("host", "evil.example");
-    assert_eq!(api.send(both).await.status, 403);
-    let absolute = delete("http://evil.example/locks/a?force=true").header("host", "localhost");
-    assert_eq!(api.send(absolute).await.status, 403);
 }
 
 #[tokio::test]
@@ -142,8 +155,10 @@ async fn a_loopback_listener_accepts_its_usual_names() {
         "locks.internal",
         "192.0.2.7:80",
     ] {
-        let answer = api.send(get("/locks").header("host", host)).await;
-        assert_eq!(answer.status, 200, "{host}");
+        for api in [&api, &api.for_operators()] {
+            let answer = api.send(get("/locks").header("host", host)).await;
+            assert_eq!(answer.status, 200, "{host}");
+        }
     }
     assert_eq!(api.send(get("/locks")).await.status, 200, "HTTP/1.0");
 }
@@ -159,8 +174,43 @@ async fn a_service_for_other_machines_accepts_any_name_until_names_are_configure
     .await;
     for (host, status) in [("locks.example", 200), ("elsewhere.example", 403)] {
         let request = || get("/locks").header("host", host);
-        assert_eq!(any.send(request()).await.status, 200, "{host}");
-        assert_eq!(named.send(request()).await.status, status, "{host}");
+        for (any, named) in [
+            (&any, &named),
+            (&any.for_operators(), &named.for_operators()),
+        ] {
+            assert_eq!(any.send(request()).await.status, 200, "{host}");
+            assert_eq!(named.send(request()).await.status, status, "{host}");
+        }
+    }
+}
+
+/// Other machines may reach one of the addresses and not the other one.
+#[tokio::test]
+async fn each_address_accepts_the_names_that_it_can_know() {
+    for (listen, admin_is_local, admin) in [
+        ([127, 0, 0, 1], true, 403),
+        ([127, 0, 0, 1], false, 200),
+        ([0, 0, 0, 0], true, 403),
+        ([0, 0, 0, 0], false, 200),
+    ] {
+        let hosts = KnownHosts::new((listen, 7625).into(), Vec::new());
+        let hosts = hosts.with_admin(admin_is_local);
+        let api = Api::with(|settings| settings.access = Access::Open(hosts)).await;
+        let first = if listen[0] == 127 { 403 } else { 200 };
+        for (api, status) in [(&api, first), (&api.for_operators(), admin)] {
+            for request in [
+                get("/locks"),
+                get("/locks/a"),
+                delete("/locks/a?force=true"),
+                get("/ui"),
+                get("/livez"),
+                get("/metrics"),
+            ] {
+                let request = request.header("host", "evil.example");
+                let answer = api.send(request).await;
+                assert_eq!(answer.status, status, "{listen:?} {admin_is_local}");
+            }
+        }
     }
 }
 
@@ -206,10 +256,13 @@ async fn no_response_is_sniffed() {
 #[tokio::test]
 async fn our_pages_load_nothing_from_elsewhere_and_are_shown_in_no_frame() {
     let api = Api::new().await;
-    for (page, scripts) in [
-        (get("/docs/"), "script-src 'self'"),
-        (get("/ui"), "script-src 'self'"),
+    let operators = api.for_operators();
+    for (api, page, scripts) in [
+        (&api, get("/docs/"), "script-src 'self'"),
+        (&api, get("/ui"), "script-src 'self'"),
+        (&operators, get("/ui"), "script-src 'self'"),
         (
+            &api,
             get("/problems/lock_held").header("accept", "text/html"),
             "default-src 'none'",
         ),

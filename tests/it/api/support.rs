@@ -9,11 +9,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Response;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
-use leasehold::config::{LogRequests, WaitingConfig};
+use leasehold::config::{LogRequests, OperatorTransport, WaitingConfig};
 use leasehold::domain::{Bounds, LimitBounds};
 use leasehold::http::{
-    Access, App, Audit, BUCKETS, HttpSettings, RequestLog, RequestScope, router,
+    Access, App, Audit, BUCKETS, HttpSettings, OperatorRuntime, RequestLog, RequestScope,
+    admin_router, router,
 };
+use leasehold::limits::Budget;
+use leasehold::server::Workers;
 use leasehold::service::LockService;
 use leasehold::store::LockStore;
 use leasehold::store::file::FileStore;
@@ -23,6 +26,7 @@ use leasehold::telemetry::{Build, Metrics};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
@@ -39,6 +43,7 @@ const LOCKS_MAX: usize = 10_000;
 /// The API of a new service.
 pub(crate) struct Api {
     pub(crate) router: RequestScope,
+    app: App,
     service: LockService,
     _place: Place,
 }
@@ -88,8 +93,28 @@ impl Api {
         let service = service_with(store, OPERATION_TIMEOUT, waiting, &metrics);
         let app = App::new(service.clone(), metrics, settings);
         Self {
-            router: router(app),
+            router: router(app.clone()),
+            app,
             service,
+            _place: Place::default(),
+        }
+    }
+
+    /// The same service at its second address.
+    pub(crate) fn for_operators(&self) -> Self {
+        let runtime = OperatorRuntime {
+            workers: Workers::here(),
+            requests: Budget::new(usize::MAX),
+            closing: CancellationToken::new(),
+        };
+        self.operated_by(runtime)
+    }
+
+    pub(crate) fn operated_by(&self, runtime: OperatorRuntime) -> Self {
+        Self {
+            router: admin_router(self.app.clone(), runtime),
+            app: self.app.clone(),
+            service: self.service.clone(),
             _place: Place::default(),
         }
     }
@@ -230,6 +255,7 @@ fn settings() -> HttpSettings {
         access: Access::open(),
         audit: Audit::default(),
         is_metrics_open: false,
+        operators: OperatorTransport::Any,
         body_bytes_total_max: 16 * 1024 * 1024,
         answer_bytes_max: 32 * 1024 * 1024,
         operations_max: 1_024,

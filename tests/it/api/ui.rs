@@ -45,8 +45,18 @@ async fn the_page_loads_its_own_files_alone_and_has_no_script_or_style_within() 
 #[tokio::test]
 async fn nothing_else_is_below_the_page() {
     let api = Api::new().await;
-    for path in ["/ui/", "/ui/ui.html", "/ui/x", "/ui/../locks"] {
+    for path in ["/ui/ui.html", "/ui/x", "/ui/../locks"] {
         assert_eq!(api.send(get(path)).await.status, 404, "{path}");
+    }
+}
+
+/// The links of the page are relative to `/ui`, also where a proxy serves it below another path.
+#[tokio::test]
+async fn a_slash_at_the_end_leads_to_the_page() {
+    let api = Api::new().await;
+    for api in [&api, &api.for_operators()] {
+        let answer = api.send(get("/ui/")).await;
+        assert_eq!((answer.status, answer.header("location")), (303, "../ui"));
     }
 }
 

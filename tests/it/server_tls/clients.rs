@@ -2,6 +2,7 @@
 
 mod changes;
 mod commands;
+mod operators;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,10 +50,15 @@ struct Served {
 
 impl Served {
     fn start(clients: &Authority, further: &[&str]) -> Self {
+        Self::start_with(clients, &keys_file(BILLING), further)
+    }
+
+    /// With this keys file.
+    fn start_with(clients: &Authority, keys_file: &str, further: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let (keys, authorities) = (path("keys.toml"), path("clients.pem"));
-        fs::write(&keys, keys_file(BILLING)).unwrap();
+        fs::write(&keys, keys_file).unwrap();
         fs::copy(clients.file(), &authorities).unwrap();
         let own = Authority::new();
         let arguments = [

@@ -1,0 +1,42 @@
+//! Where operators are served besides `listen`: what they do with locks must need no less at `server.admin_listen`.
+
+use super::{Auth, Config, ListenAddress};
+
+/// The connections over which `server.admin_listen` serves locks to operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperatorTransport {
+    /// None: it serves probes and metrics only.
+    None,
+    /// All, as `listen` needs no TLS, or as the address is a Unix socket.
+    Any,
+    /// Those with the TLS of `listen`.
+    Encrypted,
+}
+
+impl Config {
+    /// Over which connections `server.admin_listen` serves locks. Whoever can reach it must be able to reach `listen` too, and
+    /// pass what `listen` requires of a connection. Many have opened it to all for their probes, so without keys it has
+    /// to be an address of this machine.
+    #[must_use]
+    pub fn operator_transport(&self) -> OperatorTransport {
+        let Some(address) = &self.server.admin_listen else {
+            return OperatorTransport::None;
+        };
+        let is_open = self.auth == Auth::Open && !address.is_local();
+        if is_open || address.reach() > self.listen.reach() {
+            return OperatorTransport::None;
+        }
+        match (&self.certificate, address) {
+            (None, _) => OperatorTransport::Any,
+            (Some(_), ListenAddress::Tcp(_)) => OperatorTransport::Encrypted,
+            // There is no TLS over a Unix socket, and so no certificate of the client.
+            (Some(certificate), ListenAddress::Unix(_)) => {
+                let clients = certificate.clients.as_ref();
+                match clients.is_some_and(|clients| clients.are_required) {
+                    true => OperatorTransport::None,
+                    false => OperatorTransport::Any,
+                }
+            }
+        }
+    }
+}
