@@ -351,5 +351,5 @@ fn refusal(votes: &ByNode<Renewed>) -> StoreResult<Renewed> {
     if let Some(mismatched) = answers.find(|vote| matches!(vote, Renewed::Mismatched(_))) {
         return Ok(mismatched.clone());
     }
-    Ok(Renewed::NotHolder(not_held::merged(&votes)))
+    Ok(Renewed::NotHolder(not_held::merged(votes)))
 }

@@ -115,7 +115,7 @@ fn the_limits_of_the_manifests_permit_no_more_memory_than_they_have() {
         "105 KiB for each of `server.connections_max`",
         "2.4 MiB for each of `server.http2_connections_max`",
         "8 KiB for each of `server.requests_max`",
-        "25 MiB with `server.admin_listen`",
+        "33 MiB with `server.admin_listen`",
         "40 KiB more for each of `server.connections_max` with TLS",
         "1.5 KiB for each of `server.connections_max`, or of `server.requests_max` with `server.forwarded_for`",
         "30 MiB for each of `server.worker_threads` beyond four",

@@ -11,13 +11,21 @@ fn loaded(written: &BTreeMap<Vec<u8>, Vec<u8>>, downtime: Downtime, now: StoreTi
     loading.finish(now)
 }
 
-/// What a restart keeps of the rows: whether a claim waits ends with the process, and so does how a turn ended.
+/// What a restart keeps of the rows: whether a claim waits ends with the process, and so do how a turn ended and which
+/// attempt raised a hold count.
 fn kept(state: &State, now: StoreTime) -> BTreeMap<Row, String> {
     let rows = rows(state, now).into_iter();
     let lasting = |value: String| {
         let value = value.trim_end_matches(" true").trim_end_matches(" false");
         let value = value.replace("Undone", "Closed");
-        value.replace("Refused", "Closed")
+        let value = value.replace("Refused", "Closed");
+        let raised_by = value
+            .split_once("reentered_by: Some(")
+            .and_then(|(before, after)| {
+                let (_, after) = after.split_once("))")?;
+                Some(format!("{before}reentered_by: None{after}"))
+            });
+        raised_by.unwrap_or(value)
     };
     rows.map(|(row, value)| (row, lasting(value))).collect()
 }
