@@ -236,11 +236,12 @@ pub(super) fn position(
     positions.pop()
 }
 
-/// Whether these nodes show the same lock: the same holders and as many waiters.
+/// Whether these nodes show the same lock: the same holders, as many waiters, and the same one at the head.
 pub(super) fn are_alike(views: &[&LockView]) -> bool {
-    views
-        .windows(2)
-        .all(|pair| fingerprint(pair[0]) == fingerprint(pair[1]))
+    views.windows(2).all(|pair| {
+        let [one, other] = [pair[0], pair[1]];
+        fingerprint(one) == fingerprint(other) && one.queue.head == other.queue.head
+    })
 }
 
 /// What does not depend on the clock of the node.

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Claim, EventKind, Holder, LockState};
+use leasehold::domain::{Acquired, Claim, EventKind, Holder, LockState};
 use leasehold::store::{ListQuery, LockStore};
 use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, stores};
 use crate::support::fixture::{
-    claim, claim_on, deadlines, holders_in_the_way, in_mode, lock_of, name, only, permits, reader,
-    rival,
+    Waiter, claim, claim_on, deadline, deadlines, holders_in_the_way, in_mode, lock_of, name, only,
+    permits, reader, rival,
 };
 use crate::support::scripted_store::Fate;
 
@@ -228,4 +228,32 @@ async fn a_view_shows_the_token_that_a_majority_has_whatever_else_is_at_a_node()
     assert_eq!(only(listed(&process, &claim).await).fence, decided);
     let blocked = process.fixture.acquire(&rival(&claim)).await;
     assert_eq!(only(holders_in_the_way(blocked).listed).fence, decided);
+}
+
+/// The first waits at one node alone, the second at the others, of which one is slow.
+#[tokio::test(start_paused = true)]
+async fn a_view_shows_the_head_of_the_queue_of_a_majority() {
+    let process = Process::alone();
+    let holding = claim();
+    process.fixture.granted(&holding).await;
+    process.settled().await;
+    let waits_at = async |node: usize, waiter: &mut Waiter| {
+        let store = &process.nodes[node].store;
+        let (attempt, request) = (waiter.attempt, waiter.queue_request);
+        let answer = store.acquire(&waiter.claim, attempt, Some(&request), deadline());
+        let Ok(Acquired::Waiting(waiting)) = answer.await else {
+            panic!("the lock is held");
+        };
+        waiter.queue_request.ticket = Some(waiting.ticket);
+        waiting.ticket.sequence
+    };
+    let [mut first, mut second] = [rival(&holding), rival(&holding)].map(Waiter::new);
+    waits_at(0, &mut first).await;
+    sleep(Duration::from_millis(10)).await;
+    let place = waits_at(1, &mut second).await;
+    assert_eq!(waits_at(2, &mut second).await, place);
+    process.meets(&[2], &Fate::Late(Duration::from_millis(50)));
+    let queue = process.fixture.queue(lock_of(&holding)).await;
+    let since = queue.head.expect("one waits").since;
+    assert_eq!(since.unix_ms(), place / 1_000);
 }
