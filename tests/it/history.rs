@@ -24,6 +24,7 @@ mod fleet;
 mod judge;
 mod linear;
 mod minority;
+mod namespaces;
 mod observe;
 mod options;
 mod overtaken;

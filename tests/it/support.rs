@@ -8,6 +8,7 @@ pub(crate) mod http2;
 pub(crate) mod load;
 pub(crate) mod monitor;
 pub(crate) mod neighbour;
+pub(crate) mod net;
 mod polling;
 pub(crate) mod proxy;
 pub(crate) mod recording_listener;

@@ -23,7 +23,7 @@ use crate::waiters::client::Addresses;
 pub(super) const PLACE_KEPT: Duration = Duration::from_secs(3);
 
 /// Request logging is off, because there are thousands of refusals.
-const ARGUMENTS: [&str; 6] = [
+pub(super) const ARGUMENTS: [&str; 6] = [
     "--waiting-place-kept",
     "3s",
     "--server-drain-delay",

@@ -36,7 +36,7 @@ const MISSES_MAX: usize = 3;
 const FINISH: Duration = Duration::from_secs(60);
 
 /// How late a response may be in an unoptimised build, on a machine that runs other tests at the same time.
-const BUSY: Micros = 1_500_000;
+pub(super) const BUSY: Micros = 1_500_000;
 
 /// The random sequence of the faults; the others belong to clients.
 const FAULTS_PART: u64 = 1 << 32;
@@ -97,6 +97,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         resource: resource.address,
         presented: options.presented,
         processes: options.processes,
+        first_process: 0,
         ttl_max: options.ttl_max,
         seed,
         over: clients_over,
@@ -159,7 +160,7 @@ async fn started(options: &Options, seed: u64) -> Fleet {
     }
 }
 
-fn by_both_judges(history: &History) -> (Vec<Violation>, Counts) {
+pub(super) fn by_both_judges(history: &History) -> (Vec<Violation>, Counts) {
     let (mut violations, counts) = judge(history);
     violations.extend(linear::check(history));
     (violations, counts)
@@ -231,7 +232,11 @@ fn add(sum: &mut Effects, more: Effects) {
 }
 
 /// The locks that are not free although every lease, cool-down and grace must have ended.
-async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec<String> {
+pub(super) async fn left_over(
+    stage: &Stage,
+    options: &Options,
+    recorder: &Recorder,
+) -> Vec<String> {
     let has_loss = recorder.history().outages.iter().any(|outage| {
         outage.forgets() || matches!(outage.effect, Effect::Minority | Effect::MinorityLoss)
     });

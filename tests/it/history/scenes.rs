@@ -22,6 +22,8 @@ pub(super) struct Stage {
     pub(super) resource: SocketAddr,
     pub(super) presented: Presented,
     pub(super) processes: usize,
+    /// The number of the first of them in the record.
+    pub(super) first_process: usize,
     pub(super) ttl_max: Duration,
     pub(super) seed: u64,
     /// Set once: then clients finish their current claim and begin no new one.
@@ -38,7 +40,8 @@ pub(super) async fn client(stage: Stage, number: usize, keeps: bool) {
     while !*stage.over.borrow() {
         turn += 1;
         let draw = if keeps { Plan::draw_keeper } else { Plan::draw };
-        let plan = draw(&mut chance, stage.processes, stage.ttl_max);
+        let mut plan = draw(&mut chance, stage.processes, stage.ttl_max);
+        plan.processes = plan.processes.map(|it| it + stage.first_process);
         let owner = format!("c{number}-{turn}");
         let mut actor = Actor::new(&plan, owner, &stage);
         play(&mut actor, &plan).await;
