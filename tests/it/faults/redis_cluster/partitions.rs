@@ -205,6 +205,10 @@ async fn what_a_primary_grants_that_is_cut_off_from_the_others_is_not_granted_ag
     // Otherwise this shows nothing.
     assert!(!reported.granted.is_empty());
     assert_eq!(granted_too_early(&reported.granted, &elsewhere).await, 0);
+    println!(
+        "{} leases, none granted again too early",
+        reported.granted.len()
+    );
     bus.heal(0, &cluster).await;
     eventually(
         "it follows the primary that has taken its place",
@@ -233,6 +237,7 @@ async fn a_primary_that_is_cut_off_from_its_replica_and_the_others_reports_nothi
     assert_eq!(reported.granted.len(), 0);
     // Some have reached it, and nothing but the replica was missing.
     assert!(reported.unconfirmed > 0);
+    println!("0 of {} claims reported", reported.unconfirmed);
 }
 
 /// It is no failure to the other nodes, so nobody takes its place.
