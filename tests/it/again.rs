@@ -31,6 +31,10 @@ const OF_REDIS: [&str; 16] = [
     "support::redis_server",
 ];
 
+/// The same beyond one Redis without encryption, where it depends on the server and not only on this service: what its
+/// TLS and its Sentinels do. Not of Redis 6.2, which is compiled here without TLS.
+const OF_TLS_AND_SENTINELS: [&str; 2] = ["faults::tls", "faults::sentinels"];
+
 /// The tests of the interface in which locks, messages or failures of several nodes may meet, or what a majority decides
 /// otherwise than one store. Each starts with a cluster or a quorum of its own.
 const OF_NODES: [&str; 15] = [
@@ -166,17 +170,23 @@ fn the_store_keeps_its_promises_on_redis_6() {
 
 #[test]
 fn the_store_keeps_its_promises_on_redis_8() {
-    run(("TEST_REDIS", "redis-8"), &OF_REDIS, &[]);
+    run_redis("redis-8", &[]);
 }
 
 #[test]
 fn the_store_keeps_its_promises_on_valkey_8() {
-    run(("TEST_REDIS", "valkey-8"), &OF_REDIS, &NOT_ON_VALKEY_8);
+    run_redis("valkey-8", &NOT_ON_VALKEY_8);
 }
 
 #[test]
 fn the_store_keeps_its_promises_on_valkey_9() {
-    run(("TEST_REDIS", "valkey-9"), &OF_REDIS, &[]);
+    run_redis("valkey-9", &[]);
+}
+
+/// Runs the tests of the Redis store on this server.
+fn run_redis(server: &str, skipped: &[Skipped]) {
+    let chosen = [&OF_REDIS[..], &OF_TLS_AND_SENTINELS].concat();
+    run(("TEST_REDIS", server), &chosen, skipped);
 }
 
 /// Runs the tests of the interface on this store. At least 85 of 100 have to apply to it.

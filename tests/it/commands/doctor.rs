@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -97,6 +98,40 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
     let words =
         "redis://127.0.0.1:1/0: nothing listens there; start Redis, or correct the store's URL";
     assert_found(&silent, "store", "error", words);
+}
+
+/// A node whose clock is off votes like any other, and a process with such a node is ready.
+#[tokio::test]
+async fn a_clock_that_is_off_is_a_warning_and_the_service_is_ready() {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        let options = RedisOptions {
+            has_movable_clock: true,
+            ..RedisOptions::default()
+        };
+        nodes.push(RedisServer::start(options).await);
+    }
+    nodes[1].move_clock(Duration::from_secs(10)).await;
+    let [first, off, last] = [0, 1, 2].map(|number| format!("redis://{}", nodes[number].address()));
+    let quorum = format!("quorum:{first},{off},{last}");
+    // In another database, because the quorum is a new one only if its nodes are empty.
+    let alone = format!("{off}/1");
+    for (store, is_quorum) in [(&alone, false), (&quorum, true)] {
+        let serving = Serving::start(&["--store", store]);
+        let examined = doctor(&["--store", store, "--url", &serving.url], &[]);
+        assert_code(&examined, 1);
+        for prefix in ["", "service, "] {
+            let of = |check| format!("{prefix}{check}");
+            assert_found(&examined, &of("clock"), "warning", "in step by NTP");
+            if is_quorum {
+                assert_found(&examined, &of("quorum"), "ok", "3 of 3 nodes vote");
+                assert_found(&examined, &of("node"), "ok", "ms ahead");
+            }
+        }
+        let found = findings(&examined);
+        let worse: Vec<_> = found.iter().filter(|it| it.1 != "ok").collect();
+        assert!(worse.iter().all(|it| it.0.ends_with("clock")), "{worse:?}");
+    }
 }
 
 /// Without a command to authenticate it, it would be the user `default`.

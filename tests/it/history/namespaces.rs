@@ -254,15 +254,7 @@ async fn run(seed: u64, wait_replicas: usize) -> (Round, Seen) {
         }
     };
     let sides = [side(0), side(1)];
-    let mut clients = JoinSet::new();
-    for number in 0..CLIENTS {
-        clients.spawn(scenes::client(sides[number % 2].clone(), number, false));
-    }
-    clients.spawn(observe::pulse(sides[0].clone()));
-    for server in SERVERS {
-        let address = (site.net.address(server), REDIS_PORT).into();
-        clients.spawn(observe::store_pulse(sides[0].clone(), address, None));
-    }
+    let mut clients = clients(&site, &sides);
     let mut run = Run {
         site,
         recorder: recorder.clone(),
@@ -301,6 +293,20 @@ async fn run(seed: u64, wait_replicas: usize) -> (Round, Seen) {
     };
     println!("{}\n  {:?}", report::line(&round), run.seen);
     (round, run.seen)
+}
+
+/// Starts the clients of both sides, and what observes whether the machine was too busy.
+fn clients(site: &Site, sides: &[Stage; 2]) -> JoinSet<()> {
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        clients.spawn(scenes::client(sides[number % 2].clone(), number, false));
+    }
+    clients.spawn(observe::pulse(sides[0].clone()));
+    for server in SERVERS {
+        let address = (site.net.address(server), REDIS_PORT).into();
+        clients.spawn(observe::store_pulse(sides[0].clone(), address, None));
+    }
+    clients
 }
 
 /// Fails unless no run breaks a promise, and each was worth something.
