@@ -31,7 +31,7 @@
 //!    undelivered grant.
 //! 7. [`store::LockStore::acquire`], which answers at once in the embedded stores, and chooses the node in a cluster.
 //! 8. `store::redis::operations`, `Node::acquire`: refusals while data may be lost, and the command.
-//! 9. `store::redis::node`, `Node::run`: retries until the deadline.
+//! 9. `store::redis::node`, `Node::run_tracked`: retries until the deadline.
 //! 10. `Node::try_once`: a connection, `EVALSHA`, and the check that the reply belongs to the request.
 //!
 //! The leases come back in three types, one of each layer: [`domain::Acquired`] from the store,

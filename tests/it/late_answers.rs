@@ -10,14 +10,14 @@ use leasehold::store::{LockStore, StoreError};
 use tokio::time::timeout;
 
 use crate::support::fixture::{LONG, claim, deadline, lock_of, only, ttl};
-use crate::support::scripted_store::{Fate, ScriptedStore};
+use crate::support::scripted_store::{Behavior, ScriptedStore};
 use crate::support::stores;
 
 const NO_WAIT: Duration = Duration::ZERO;
 
 /// A service on a late store, and the store itself for direct checks.
 fn late_by(late: Duration) -> (LockService, Arc<ScriptedStore>) {
-    let store = Arc::new(ScriptedStore::always(Fate::Late(late)));
+    let store = Arc::new(ScriptedStore::always(Behavior::Late(late)));
     (
         stores::service(Arc::clone(&store) as Arc<dyn LockStore>),
         store,

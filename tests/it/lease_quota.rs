@@ -24,7 +24,7 @@ use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
 use crate::support::fixture::{claim, deadline, lock_of};
 use crate::support::redis_server::{RedisOptions, RedisServer};
-use crate::support::scripted_store::{Fate, Operation, ScriptedStore, unavailable};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore, unavailable};
 use crate::support::stores;
 
 const LOCKS_MAX: usize = 5;
@@ -222,7 +222,7 @@ async fn processes_with_a_quorum_count_together() {
 }
 
 /// The service for a principal that may hold this many locks, on a store to which this happens when it counts.
-fn service(leases_max: usize, counting: Fate) -> (LockService, Arc<ScriptedStore>) {
+fn service(leases_max: usize, counting: Behavior) -> (LockService, Arc<ScriptedStore>) {
     let store = Arc::new(ScriptedStore::default().with(Operation::CountLeases, counting));
     let service = stores::service(Arc::clone(&store) as Arc<dyn LockStore>);
     (within_quota(&service, leases_max), store)
@@ -253,7 +253,7 @@ async fn hold(service: &LockService, claim: &Claim) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_counted_is_not_granted() {
-    let (service, store) = service(1, Fate::Fails(unavailable()));
+    let (service, store) = service(1, Behavior::Fails(unavailable()));
     let claim = claim();
     let answer = service
         .acquire(Arc::new(claim.clone()), Duration::ZERO)
@@ -268,7 +268,7 @@ async fn what_cannot_be_counted_is_not_granted() {
 
 #[tokio::test(start_paused = true)]
 async fn renewals_and_releases_do_not_depend_on_the_count() {
-    let (counting, store) = service(1, Fate::Unanswered);
+    let (counting, store) = service(1, Behavior::Unanswered);
     let claim = claim();
     // Another principal without a quota acquires it.
     let service = stores::service(Arc::clone(&store) as Arc<dyn LockStore>);
@@ -285,7 +285,7 @@ async fn renewals_and_releases_do_not_depend_on_the_count() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_beyond_the_quota_is_refused_when_its_turn_comes_and_the_next_one_is_granted() {
-    let (team, store) = service(1, Fate::Answered);
+    let (team, store) = service(1, Behavior::Answered);
     let others = stores::service(Arc::clone(&store) as Arc<dyn LockStore>);
     let held = claim();
     assert!(hold(&others, &held).await);
@@ -343,7 +343,7 @@ async fn a_waiter_beyond_the_quota_is_refused_when_its_turn_comes_and_the_next_o
 /// Clients that are gone must not use up the quota.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_rolled_back_is_not_counted() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     for _ in 0..5 {
         let claim = claim();
         let answer = service

@@ -42,7 +42,7 @@ impl Node {
         let digests = digests(&claim.names, claim.token);
         let command = |_| self.assign_command(request, claim, &digests, changes);
         let mut tries = ScriptTries::default();
-        let run = self.run(request, deadline, &mut tries, command, decode);
+        let run = self.run_tracked(request, deadline, &mut tries, command, decode);
         let assigned = run.await?;
         if matches!(assigned, Assigned::Held(_)) {
             // A counter that is behind these later has lost data.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::node::{Node, ScriptTries};
+use super::node::Node;
 use super::reply::{Malformed, Reply};
 use super::scripts::ScriptRequest;
 use super::{RedisStore, constants, record, scripts};
@@ -49,14 +49,7 @@ impl Node {
             }
             command
         };
-        self.run(
-            request,
-            deadline,
-            &mut ScriptTries::default(),
-            command,
-            read,
-        )
-        .await
+        self.run(request, deadline, command, read).await
     }
 }
 

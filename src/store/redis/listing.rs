@@ -20,7 +20,7 @@ use snapshots::{Snapshot, SnapshotNames};
 
 use super::cluster::partitions;
 use super::keys::{self, RedisKeys};
-use super::node::{Node, ScriptTries};
+use super::node::Node;
 use super::scripts::ScriptRequest;
 use super::views::{self, Shifted};
 use super::{RedisStore, scripts};
@@ -139,8 +139,7 @@ impl RedisStore {
         let step = async {
             let command = |_| request.command(&locks);
             let read = |reply| views::page(reply, names);
-            let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
-            node.run(request, deadline, tries, command, read).await
+            node.run(request, deadlines.of_step(), command, read).await
         };
         self.pace.step(deadlines.end, step).await
     }
@@ -251,8 +250,7 @@ impl RedisStore {
         deadlines: Deadlines,
     ) -> Result<Shifted, StoreError> {
         let step = async {
-            let (deadline, tries) = (deadlines.of_step(), &mut ScriptTries::default());
-            node.run(request, deadline, tries, command, views::shifted)
+            node.run(request, deadlines.of_step(), command, views::shifted)
                 .await
         };
         self.pace.step(deadlines.end, step).await

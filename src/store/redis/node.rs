@@ -87,7 +87,7 @@ impl Node {
     ) -> Result<(T, u64), StoreError> {
         let mut tries = ScriptTries::default();
         for _ in 0..LOSSES_MAX {
-            let run = self.run(request, deadline, &mut tries, &command, &read);
+            let run = self.run_tracked(request, deadline, &mut tries, &command, &read);
             match run.await {
                 Ok(InTime::Done(answer)) => return Ok((answer, tries.generation)),
                 Ok(InTime::Late { redis_us }) if self.recovery.is_ahead(redis_us) => {
@@ -106,11 +106,24 @@ impl Node {
         Err(StoreError::unknown(Fault::Timeout, detail))
     }
 
+    /// The same as [`run_tracked`](Self::run_tracked), for callers that need not know of earlier tries.
+    pub(super) async fn run<T>(
+        &self,
+        request: ScriptRequest,
+        deadline: Instant,
+        command: impl Fn(bool) -> Cmd,
+        read: impl Fn(Reply) -> Result<T, Malformed>,
+    ) -> StoreResult<T> {
+        let mut tries = ScriptTries::default();
+        self.run_tracked(request, deadline, &mut tries, command, read)
+            .await
+    }
+
     /// Runs a script until Redis answers, on another connection if the first one turns out to be dead. Each command
     /// gets, before it is sent, whether an earlier try may still be executed: one of these, or of `tries` before.
     ///
     /// Every script can be repeated: it identifies its claim by the token and its request by the attempt.
-    pub(super) async fn run<T>(
+    pub(super) async fn run_tracked<T>(
         &self,
         request: ScriptRequest,
         deadline: Instant,

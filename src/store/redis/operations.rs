@@ -88,7 +88,7 @@ impl Node {
         let read = |reply| decode::acquired(reply, claim);
         let (mut tries, mut losses) = (ScriptTries::default(), 0);
         while losses < LOSSES_MAX {
-            let run = node.run(request, deadline, &mut tries, command, read);
+            let run = node.run_tracked(request, deadline, &mut tries, command, read);
             let (mut outcome, closed_for) = match run.await {
                 Ok(Ok(reply)) => reply,
                 Ok(Err(rejection)) => {
@@ -127,14 +127,7 @@ impl Node {
         let digests = digests(&claim.names, claim.token);
         let command = |_| self.suspend_command(request, claim, &digests, options);
         let read = |reply| decode::suspended(reply, &claim.names);
-        self.run(
-            request,
-            deadline,
-            &mut ScriptTries::default(),
-            command,
-            read,
-        )
-        .await
+        self.run(request, deadline, command, read).await
     }
 
     pub(super) async fn withdraw(
@@ -149,8 +142,7 @@ impl Node {
         let digests = digests(names, claim.token);
         let undoing = rollback.into();
         let command = |_| node.withdraw_command(request, names, &digests, undoing);
-        let tries = &mut ScriptTries::default();
-        node.run(request, deadline, tries, command, decode::withdrawn)
+        node.run(request, deadline, command, decode::withdrawn)
             .await
     }
 
@@ -202,8 +194,8 @@ impl Node {
             run.await
                 .map(|(reply, generation)| (reply, Some(generation)))
         } else {
-            let (tries, read) = (&mut ScriptTries::default(), |reply| read(reply)?.done());
-            let run = node.run(request, deadline, tries, command, read);
+            let read = |reply| read(reply)?.done();
+            let run = node.run(request, deadline, command, read);
             run.await.map(|reply| (reply, None))
         };
         let (may_be_reserved, may_be_of_stream) = match &answer {
@@ -298,8 +290,7 @@ impl Node {
             command.arg(node.messages.channel());
             command
         };
-        let tries = &mut ScriptTries::default();
-        let inspected = node.run(request, deadline, tries, command, views::inspected);
+        let inspected = node.run(request, deadline, command, views::inspected);
         let (state, queue) = inspected.await?;
         Ok(LockView::new(name.clone(), state, queue))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::decode::{AcquireRejection, ClosedFor, ReleaseReply};
-use super::node::{Node, ScriptTries};
+use super::node::Node;
 use super::reply::Reply;
 use super::scripts;
 use super::scripts::ScriptRequest;
@@ -284,14 +284,7 @@ impl Node {
                 command
             };
             let read = |mut reply: Reply| Ok(reply.number()? == 1);
-            self.run(
-                request,
-                deadline,
-                &mut ScriptTries::default(),
-                command,
-                read,
-            )
-            .await
+            self.run(request, deadline, command, read).await
         };
         // Redis may answer a moment before it sends a published message, and may be killed in between. When it answers
         // the next command, the messages have been sent.

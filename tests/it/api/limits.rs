@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::support::{Answer, Api, Call, delete, get, post, put};
 use crate::support::eventually;
-use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 
 const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
@@ -31,7 +31,7 @@ fn api_without(answers: &[Operation], operations_max: usize) -> Api {
     };
     let failing = ScriptedStore::failing(error);
     let store = answers.iter().fold(failing, |store, operation| {
-        store.with(*operation, Fate::Unanswered)
+        store.with(*operation, Behavior::Unanswered)
     });
     Api::on(Arc::new(store), |settings| {
         settings.operations_max = operations_max;
@@ -140,7 +140,7 @@ async fn an_acquire_that_waits_counts_four_times() {
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_count_by_what_has_been_listed_meanwhile() {
     let answer_time = Duration::from_secs(1);
-    let slow = ScriptedStore::default().with(Operation::Inspect, Fate::Late(answer_time));
+    let slow = ScriptedStore::default().with(Operation::Inspect, Behavior::Late(answer_time));
     let api = Api::on(Arc::new(slow), |settings| {
         settings.operations_max = 8;
         settings.admission_timeout = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use leasehold::store::{Fault, StoreError};
 
 use super::support::{Answer, Api, call, delete, get, post, put};
-use crate::support::scripted_store::{Fate, ScriptedStore};
+use crate::support::scripted_store::{Behavior, ScriptedStore};
 
 const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 const CAUSE: &str = "connection to 10.0.0.7:6379 refused";
@@ -90,7 +90,7 @@ async fn a_wait_that_runs_out_while_new_grants_wait_blames_no_holder() {
 
 #[tokio::test]
 async fn a_panic_is_a_500_without_its_cause() {
-    let api = Api::on(Arc::new(ScriptedStore::always(Fate::Panics)), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::always(Behavior::Panics)), |_| {});
     let answer = api.send(get("/locks/a")).await;
     assert_eq!(answer.refusal(), (500, "internal".to_owned()));
     assert!(!answer.text().contains("scripted"), "{}", answer.text());

@@ -15,7 +15,7 @@ use leasehold::store::{LockStore, StoreError};
 use super::{hold, is_free, service, within_quota};
 use crate::support::eventually;
 use crate::support::fixture::{claim, deadline, hold_count, lock_of, reader, ttl};
-use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 use crate::support::stores;
 
 /// A claim whose token the service made.
@@ -46,7 +46,7 @@ async fn a_lease_that_is_repeated_while_its_stream_closes_leaves_no_room() {
         &stores::service(Arc::clone(&memory) as Arc<dyn LockStore>),
         1,
     );
-    let late = Fate::Delayed(Duration::from_millis(500));
+    let late = Behavior::Delayed(Duration::from_millis(500));
     let store = ScriptedStore::on(memory).with(Operation::CountLeases, late);
     let here = within_quota(&stores::service(Arc::new(store) as Arc<dyn LockStore>), 1);
     let held = lasting();
@@ -97,7 +97,7 @@ async fn assert_stays(service: &LockService, store: &ScriptedStore, held: &Claim
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_a_stream_has_stepped_back_is_counted_when_the_stream_has_closed() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     let claim = claim();
     let mut stream = service.hold(Arc::new(claim.clone()), Some(Duration::ZERO));
     let acquired = stream.next().await;
@@ -119,7 +119,7 @@ async fn a_lease_that_a_stream_has_stepped_back_is_counted_when_the_stream_has_c
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_goes_back_to_an_earlier_request_is_counted() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     let claim = claim();
     assert!(hold(&service, &claim).await);
     // Nobody reads what it is granted.
@@ -129,7 +129,7 @@ async fn a_lease_that_goes_back_to_an_earlier_request_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_holds_without_being_counted_is_granted_again() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     let held = lasting();
     assert!(hold(&without_quota(&store), &held).await);
     assert!(hold(&service, &lasting()).await);
@@ -150,7 +150,7 @@ async fn a_claim_that_holds_without_being_counted_is_granted_again() {
 /// Others must not be refused a lock that this principal may not have.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_cannot_hold_yet_is_refused_before_it_takes_its_lock() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     assert!(hold(&service, &new_claim()).await);
     assert!(!hold(&service, &new_claim()).await);
     let (acquires, polls) = (store.acquires(), store.polls());
@@ -164,7 +164,7 @@ async fn a_claim_that_cannot_hold_yet_is_refused_before_it_takes_its_lock() {
 /// A request with the same token that comes meanwhile would make the lease final.
 #[tokio::test(start_paused = true)]
 async fn a_claim_with_a_token_of_its_client_is_refused_before_it_takes_its_lock_too() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     let held = claim();
     assert!(hold(&service, &held).await);
     assert!(!hold(&service, &claim()).await);
@@ -191,7 +191,7 @@ async fn a_claim_with_a_token_of_its_client_is_refused_before_it_takes_its_lock_
 /// Others share the lock, so that there is room for it.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_could_share_a_lock_is_refused_before_it_takes_its_part() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     let others = reader(&claim());
     assert!(hold(&without_quota(&store), &others).await);
     assert!(hold(&service, &claim()).await);
@@ -208,7 +208,7 @@ async fn a_claim_that_could_share_a_lock_is_refused_before_it_takes_its_part() {
 /// Streams renew such leases three times within their TTL.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_of_a_short_lease_does_not_wait_for_the_count_for_long() {
-    let (counting, store) = service(1, Fate::Unanswered);
+    let (counting, store) = service(1, Behavior::Unanswered);
     let claim = Claim {
         ttl: ttl(Duration::from_millis(200)),
         ..claim()
@@ -224,7 +224,7 @@ async fn a_renewal_of_a_short_lease_does_not_wait_for_the_count_for_long() {
 /// The request that was granted it may be about to roll it back.
 #[tokio::test(start_paused = true)]
 async fn a_young_lease_is_not_reported_again_before_it_is_counted() {
-    let (counting, store) = service(1, Fate::Unanswered);
+    let (counting, store) = service(1, Behavior::Unanswered);
     let claim = lasting();
     assert!(hold(&without_quota(&store), &claim).await);
     let again = counting.acquire(Arc::new(claim.clone()), Duration::ZERO);
@@ -250,7 +250,7 @@ fn on_both(one: &Claim, other: &Claim) -> LockNames {
 
 #[tokio::test(start_paused = true)]
 async fn a_young_lease_of_another_keeps_no_lease_of_its_renewal_uncounted() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     let held = claim();
     assert!(hold(&service, &held).await);
     let other = Claim {
@@ -273,7 +273,7 @@ async fn a_young_lease_of_another_keeps_no_lease_of_its_renewal_uncounted() {
 /// The short one leaves less time for an answer than the count needs.
 #[tokio::test(start_paused = true)]
 async fn how_short_one_lease_of_a_renewal_is_does_not_matter_for_the_others() {
-    let late = Fate::Delayed(Duration::from_millis(30));
+    let late = Behavior::Delayed(Duration::from_millis(30));
     let (service, store) = service(3, late);
     let held = lasting();
     assert!(hold(&service, &held).await);
@@ -300,7 +300,7 @@ async fn how_short_one_lease_of_a_renewal_is_does_not_matter_for_the_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_of_what_nobody_holds_counts_nothing() {
-    let (service, _store) = service(1, Fate::Answered);
+    let (service, _store) = service(1, Behavior::Answered);
     let other = claim();
     let renewed = service
         .renew(
@@ -323,7 +323,7 @@ async fn a_renewal_of_what_nobody_holds_counts_nothing() {
 /// Of a principal without room, each waiter would pass the lock on to the next one, and nobody else could have it.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_without_room_leaves_the_queue_before_it_is_granted() {
-    let (service, store) = service(1, Fate::Answered);
+    let (service, store) = service(1, Behavior::Answered);
     let others = without_quota(&store);
     let held = lasting();
     assert!(hold(&others, &held).await);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{Team, hold, is_free, within_quota};
 use crate::support::fixture::{claim, deadline, lock_of, ttl};
 use crate::support::redis_server::{RedisOptions, RedisServer};
-use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 use crate::support::{eventually, stores};
 
 const LOCKS: usize = 40;
@@ -91,7 +91,7 @@ async fn a_renewal_before_the_grant_is_counted_does_not_keep_it() {
     let others = stores::service(Arc::clone(&memory) as Arc<dyn LockStore>);
     let here = within_quota(&others, 1);
     let store = ScriptedStore::on(memory);
-    let late = Fate::Delayed(Duration::from_millis(500));
+    let late = Behavior::Delayed(Duration::from_millis(500));
     let store = Arc::new(store.with(Operation::CountLeases, late));
     let there = within_quota(
         &stores::service(Arc::clone(&store) as Arc<dyn LockStore>),
@@ -139,7 +139,7 @@ async fn a_renewal_before_the_grant_is_counted_does_not_keep_it() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_is_sent_again_and_again_is_refused_for_as_long_as_there_is_no_room() {
     let memory = Arc::new(MemoryStore::new(100_000));
-    let late = Fate::Delayed(Duration::from_millis(120));
+    let late = Behavior::Delayed(Duration::from_millis(120));
     let store = ScriptedStore::on(memory).with(Operation::Withdraw, late);
     let store = Arc::new(store);
     let service = stores::service(Arc::clone(&store) as Arc<dyn LockStore>);

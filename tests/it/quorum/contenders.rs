@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, is_granted, plain_stores};
 use crate::support::fixture::{Waiter, claim, leases_granted, lock_of, only, rival};
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 const CONTENDERS: usize = 10;
 const RUNS: u64 = 60;
@@ -26,7 +26,9 @@ async fn rounds_of_winner(random: &mut fastrand::Rng) -> usize {
         .map(|_| {
             let process = Process::on(&stores);
             for node in &process.nodes {
-                node.meets(Fate::Delayed(Duration::from_micros(random.u64(0..2_000))));
+                node.behaves(Behavior::Delayed(Duration::from_micros(
+                    random.u64(0..2_000),
+                )));
             }
             (process, rival(&first))
         })
@@ -64,7 +66,7 @@ async fn contenders_that_wait_are_granted_one_after_the_other() {
             let process = Process::on(&stores);
             for (number, node) in process.nodes.iter().enumerate() {
                 let delay = Duration::from_millis(((number + index) % 3) as u64);
-                node.meets(Fate::Delayed(delay));
+                node.behaves(Behavior::Delayed(delay));
             }
             (process, Waiter::new(rival(&first)))
         })
@@ -131,7 +133,9 @@ async fn turns(process: &Process, lock: &Claim, delay: Duration, until: Instant)
         let (claim, since) = (rival(lock), Instant::now());
         loop {
             for node in &process.nodes {
-                node.meets(Fate::Delayed(delay.mul_f64(0.1 + 0.9 * fastrand::f64())));
+                node.behaves(Behavior::Delayed(
+                    delay.mul_f64(0.1 + 0.9 * fastrand::f64()),
+                ));
             }
             if is_granted(process.acquire(&claim).await) {
                 break;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::nodes::{Process, has_granted, stores};
 use crate::support::fixture::{Waiter, at_depth, claim, lock_of, rival};
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 async fn view(process: &Process, claim: &Claim) -> LockView {
     process.fixture.view(lock_of(claim)).await
@@ -90,16 +90,16 @@ async fn a_node_that_is_late_or_silent_is_not_named_and_delays_a_view_by_little(
     let process = Process::alone();
     let claim = claim();
     process.fixture.granted(&claim).await;
-    process.meets(&[2], &Fate::Delayed(Duration::from_millis(40)));
+    process.behaves(&[2], &Behavior::Delayed(Duration::from_millis(40)));
     process.fixture.freed(&claim).await;
-    process.meets(&[2], &Fate::Answered);
+    process.behaves(&[2], &Behavior::Answered);
     let began = Instant::now();
     let free = view(&process, &claim).await;
     assert_eq!(free.state, LockState::Free);
     assert!(free.disagreeing_nodes.is_empty());
     assert!(began.elapsed() < Duration::from_millis(100));
 
-    process.meets(&[2], &Fate::Unanswered);
+    process.behaves(&[2], &Behavior::Unanswered);
     let began = Instant::now();
     assert!(disagreeing(&process, &claim).await.is_empty());
     assert!(began.elapsed() <= Duration::from_millis(10));

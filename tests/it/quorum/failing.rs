@@ -13,13 +13,13 @@ use crate::support::fixture::{
     LONG, READ, SHORT, Waiter, assert_held, claim, deadline, deadlines, for_short, lock_of, only,
     rival,
 };
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 #[tokio::test(start_paused = true)]
 async fn nothing_waits_for_a_silent_node() {
     for silent in 0..3 {
         let process = Process::alone();
-        process.meets(&[silent], &Fate::Unanswered);
+        process.behaves(&[silent], &Behavior::Unanswered);
         let (claim, began) = (claim(), Instant::now());
         process.fixture.granted(&claim).await;
         process.fixture.renewed(&claim, None).await;
@@ -34,7 +34,7 @@ async fn nothing_waits_for_a_silent_node() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_node_ends_where_the_others_are() {
     let process = Process::alone();
-    process.meets(&[1], &Fate::Delayed(SHORT));
+    process.behaves(&[1], &Behavior::Delayed(SHORT));
     let [released, held] = [claim(), claim()];
     process.fixture.granted(&released).await;
     process.fixture.freed(&released).await;
@@ -48,11 +48,11 @@ async fn a_slow_node_ends_where_the_others_are() {
 #[tokio::test(start_paused = true)]
 async fn a_release_does_not_overtake_the_grant_at_a_slow_node() {
     let process = Process::alone();
-    process.meets(&[1], &Fate::Delayed(SHORT));
+    process.behaves(&[1], &Behavior::Delayed(SHORT));
     let claim = claim();
     process.fixture.granted(&claim).await;
     // The request to acquire is still on its way.
-    process.meets(&[1], &Fate::Answered);
+    process.behaves(&[1], &Behavior::Answered);
     process.fixture.freed(&claim).await;
     sleep(SHORT * 4).await;
     assert!(process.held_at(&claim).await.is_empty());
@@ -63,7 +63,7 @@ async fn a_slow_node_enqueues_a_claim_at_the_place_of_the_others() {
     let process = Process::alone();
     let holding = claim();
     process.fixture.granted(&holding).await;
-    process.meets(&[0], &Fate::Delayed(SHORT));
+    process.behaves(&[0], &Behavior::Delayed(SHORT));
     let mut waiters = [rival(&holding), rival(&holding)].map(Waiter::new);
     let mut places = Vec::new();
     for waiter in &mut waiters {
@@ -100,7 +100,7 @@ async fn nothing_is_granted_while_a_majority_is_down_and_all_is_well_after() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_whose_answers_were_lost_is_rolled_back_everywhere() {
     let process = Process::alone();
-    process.meets(&[0, 1], &Fate::Lost);
+    process.behaves(&[0, 1], &Behavior::Lost);
     let lost = claim();
     let answer = process.acquire(&lost).await;
     assert!(
@@ -116,7 +116,7 @@ async fn a_grant_whose_answers_were_lost_is_rolled_back_everywhere() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_took_longer_than_its_lease_is_not_reported() {
     let process = Process::alone();
-    process.meets(&[0, 1], &Fate::Late(SHORT * 2));
+    process.behaves(&[0, 1], &Behavior::Late(SHORT * 2));
     let late = for_short(&claim());
     let answer = process.acquire(&late).await;
     assert!(!is_granted(answer));
@@ -129,7 +129,7 @@ async fn a_grant_that_took_longer_than_its_lease_is_not_reported() {
 async fn an_assignment_that_took_longer_than_the_lease_is_not_reported() {
     let process = Process::alone();
     for node in &process.nodes {
-        node.next_assignments([Fate::Late(SHORT * 2)]);
+        node.next_assignments([Behavior::Late(SHORT * 2)]);
     }
     assert!(!is_granted(process.acquire(&for_short(&claim())).await));
 }
@@ -220,7 +220,7 @@ async fn a_release_reaches_a_node_that_was_away() {
     let process = Process::alone();
     let claim = claim();
     process.fixture.granted(&claim).await;
-    process.meets(&[1], &unreachable());
+    process.behaves(&[1], &unreachable());
     process.fixture.freed(&claim).await;
     process.without(&[]);
     eventually("the node has the release", async || {
@@ -232,7 +232,7 @@ async fn a_release_reaches_a_node_that_was_away() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_answers_nothing_ever_leaves_no_operation_behind() {
     let process = Process::alone();
-    process.meets(&[1], &Fate::Unanswered);
+    process.behaves(&[1], &Behavior::Unanswered);
     let claim = for_short(&claim());
     process.fixture.granted(&claim).await;
     process.fixture.freed(&claim).await;
@@ -291,7 +291,7 @@ async fn a_lease_that_was_evicted_completely_is_not_put_back_by_a_renewal_under_
     holding.fixture.granted(&claim).await;
     holding.settled().await;
     holding.without(&[]);
-    holding.meets(&[2], &Fate::Delayed(SHORT));
+    holding.behaves(&[2], &Behavior::Delayed(SHORT));
     holding.fixture.renewed(&claim, None).await;
     evicting.without(&[0]);
     let evict = evicting.quorum.evict(lock_of(&claim), "test", deadlines());

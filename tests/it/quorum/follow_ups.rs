@@ -8,7 +8,7 @@ use leasehold::store::LockStore;
 
 use super::nodes::{Process, is_granted, stores, unreachable};
 use crate::support::fixture::{SHORT, claim, deadline, only};
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 /// More than half of what a node may have left to follow.
 const MANY: usize = 2_500;
@@ -17,7 +17,7 @@ const MANY: usize = 2_500;
 #[tokio::test(start_paused = true)]
 async fn an_operation_takes_the_room_of_one_at_a_node_that_is_down() {
     let process = Process::alone();
-    process.meets(&[1], &unreachable());
+    process.behaves(&[1], &unreachable());
     let claims: Vec<Claim> = std::iter::repeat_with(claim).take(MANY).collect();
     let granted = join_all(claims.iter().map(|claim| process.acquire(claim))).await;
     assert!(granted.into_iter().all(is_granted));
@@ -60,7 +60,7 @@ async fn a_node_that_loses_the_lease_before_it_records_the_token_gets_both() {
     let process = Process::alone();
     let (claim, node) = (claim(), &process.nodes[0]);
     node.records_operations();
-    node.next_assignments([Fate::Delayed(SHORT)]);
+    node.next_assignments([Behavior::Delayed(SHORT)]);
     let lease = process.fixture.granted(&claim).await;
     let attempt = only(node.take_executed())
         .attempt

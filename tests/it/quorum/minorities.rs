@@ -11,7 +11,7 @@ use leasehold::store::memory::MemoryStore;
 
 use super::nodes::{Process, is_granted, stores, unreachable};
 use crate::support::fixture::{LONG, SHORT, claim, deadline, rival, ttl};
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 const NODES: usize = 5;
 
@@ -84,9 +84,9 @@ fn strike(process: &Process, failing: [(usize, Failure); 2]) {
     for (node, failure) in failing {
         let way = &process.nodes[node];
         match failure {
-            Failure::Down => way.meets(unreachable()),
-            Failure::Paused => way.meets(Fate::Unanswered),
-            Failure::Mute => way.meets(Fate::Lost),
+            Failure::Down => way.behaves(unreachable()),
+            Failure::Paused => way.behaves(Behavior::Unanswered),
+            Failure::Mute => way.behaves(Behavior::Lost),
             Failure::Wiped => way.recovers(true),
             // A process that notices the step has the node grant nothing for a while; this one does not notice it.
             Failure::ClockAhead | Failure::ClockBehind => {}

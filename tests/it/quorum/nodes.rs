@@ -12,7 +12,7 @@ use leasehold::store::{Fault, LockStore, StoreError};
 
 use crate::support::eventually;
 use crate::support::fixture::{Fixture, deadline, leases_granted, lock_of, only};
-use crate::support::scripted_store::{Fate, ScriptedStore};
+use crate::support::scripted_store::{Behavior, ScriptedStore};
 
 /// One process's quorum.
 pub(super) struct Process {
@@ -71,9 +71,9 @@ impl Process {
     }
 
     /// From now on, this happens to every operation at these nodes.
-    pub(super) fn meets(&self, nodes: &[usize], fate: &Fate) {
+    pub(super) fn behaves(&self, nodes: &[usize], behavior: &Behavior) {
         for index in nodes {
-            self.nodes[*index].meets(fate.clone());
+            self.nodes[*index].behaves(behavior.clone());
         }
     }
 
@@ -147,8 +147,8 @@ pub(super) fn has_granted(answer: Result<Acquired, StoreError>) -> bool {
 }
 
 /// The failure of an operation that a node has not carried out.
-pub(super) fn unreachable() -> Fate {
-    Fate::Fails(StoreError::Unavailable {
+pub(super) fn unreachable() -> Behavior {
+    Behavior::Fails(StoreError::Unavailable {
         fault: Fault::Io,
         detail: "scripted".to_owned(),
     })

@@ -6,7 +6,7 @@ use leasehold::domain::Claim;
 
 use super::nodes::{Process, is_granted, plain_stores};
 use crate::support::fixture::{claim, in_mode, permits, rival};
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 /// Each of three claims gets two of three nodes, and each node grants two claims.
 #[tokio::test(start_paused = true)]
@@ -17,7 +17,7 @@ async fn a_limit_is_kept_by_claims_that_each_have_another_majority() {
     let contenders = DELAYS_MS.map(|delays| {
         let process = Process::on(&stores);
         for (node, delay_ms) in process.nodes.iter().zip(delays) {
-            node.meets(Fate::Delayed(Duration::from_millis(delay_ms)));
+            node.behaves(Behavior::Delayed(Duration::from_millis(delay_ms)));
         }
         let claim = Claim {
             mode: first.mode,

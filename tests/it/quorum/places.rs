@@ -7,7 +7,7 @@ use leasehold::store::LockStore;
 
 use super::nodes::{Process, plain_stores, unreachable};
 use crate::support::fixture::{SHORT, Waiter, claim, deadline, rival};
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 /// A client repeats its request, which does not say where the claim was, and one node does not know it.
 #[tokio::test(start_paused = true)]
@@ -22,7 +22,7 @@ async fn a_claim_that_is_requested_again_keeps_its_place_although_a_node_has_for
             let waiting = process.fixture.still_waits(&mut first).await;
             process.without(&[]);
             process.fixture.still_waits(&mut second).await;
-            process.meets(&[slow], &Fate::Late(Duration::from_millis(10)));
+            process.behaves(&[slow], &Behavior::Late(Duration::from_millis(10)));
             let mut again = first.again();
             let still = process.fixture.still_waits(&mut again).await;
             assert_eq!(still.ticket.sequence, waiting.ticket.sequence);
@@ -65,19 +65,21 @@ async fn a_claim_that_moves_keeps_its_place_although_a_node_has_granted_it_the_l
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_waits_is_not_overtaken_whatever_one_node_does() {
     let late = Duration::from_millis(150);
-    let fates = [
-        Fate::Late(late),
-        Fate::Delayed(late),
-        Fate::Delayed(SHORT),
-        Fate::Unanswered,
-        Fate::Lost,
+    let behaviors = [
+        Behavior::Late(late),
+        Behavior::Delayed(late),
+        Behavior::Delayed(SHORT),
+        Behavior::Unanswered,
+        Behavior::Lost,
         unreachable(),
     ];
-    for (node, fate) in (0..3).flat_map(|node| fates.iter().map(move |fate| (node, fate))) {
+    for (node, behavior) in
+        (0..3).flat_map(|node| behaviors.iter().map(move |behavior| (node, behavior)))
+    {
         for [before, after] in [[true, true], [true, false], [false, true]] {
             let process = Process::alone();
             let fails = |is_failing| match is_failing {
-                true => process.meets(&[node], fate),
+                true => process.behaves(&[node], behavior),
                 false => process.without(&[]),
             };
             let holding = claim();
@@ -111,7 +113,7 @@ async fn a_node_whose_late_grant_was_taken_back_grants_the_lock_later() {
         process.fixture.granted(&holding).await;
         process.settled().await;
         released_at(&process, late, &holding).await;
-        process.meets(&[late], &Fate::Late(Duration::from_millis(150)));
+        process.behaves(&[late], &Behavior::Late(Duration::from_millis(150)));
         let mut waiter = Waiter::new(rival(&holding));
         process.fixture.still_waits(&mut waiter).await;
         process.without(&[]);

@@ -12,7 +12,7 @@ use super::nodes::Process;
 use crate::support::fixture::{
     SHORT, Waiter, assert_held, claim, deadline, ended, for_short, in_mode, permits, rival,
 };
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 async fn release_at(process: &Process, node: usize, claim: &Claim) {
     let store = &process.nodes[node].store;
@@ -80,7 +80,7 @@ async fn a_refusal_is_not_hidden_by_a_round_without_enough_time() {
     process.leave_at(0, &first).await;
     process.leave_at(1, &rival(&first)).await;
     process.leave_at(2, &rival(&first)).await;
-    process.meets(&[0, 1, 2], &Fate::Late(Duration::from_millis(20)));
+    process.behaves(&[0, 1, 2], &Behavior::Late(Duration::from_millis(20)));
     for millis in 25..300 {
         let until = Instant::now() + Duration::from_millis(millis);
         let (rival, attempt) = (rival(&first), Attempt::random());
@@ -107,10 +107,10 @@ async fn a_refusal_does_not_hide_a_later_round_that_may_have_granted() {
     let acquiring = process
         .quorum
         .acquire(&claim, Attempt::random(), None, until);
-    process.meets(&[0, 1, 2], &Fate::Late(Duration::from_millis(20)));
+    process.behaves(&[0, 1, 2], &Behavior::Late(Duration::from_millis(20)));
     let interfering = async {
         sleep(Duration::from_millis(10)).await;
-        process.meets(&[0, 1, 2], &Fate::Late(Duration::from_secs(5)));
+        process.behaves(&[0, 1, 2], &Behavior::Late(Duration::from_secs(5)));
         for (node, contender) in &contenders[1..] {
             release_at(&process, *node, contender).await;
         }
@@ -120,7 +120,7 @@ async fn a_refusal_does_not_hide_a_later_round_that_may_have_granted() {
         matches!(answer, Err(StoreError::Unknown { .. })),
         "{answer:?}"
     );
-    process.meets(&[0, 1, 2], &Fate::Answered);
+    process.behaves(&[0, 1, 2], &Behavior::Answered);
     process.settled().await;
     assert_eq!(process.held_at(&claim).await, [0], "it is rolled back");
 }
@@ -161,14 +161,14 @@ async fn a_node_whose_late_grant_was_taken_back_takes_part_in_the_next_rounds() 
     for (node, contender) in contenders.iter().enumerate() {
         process.leave_at(node, contender).await;
     }
-    process.meets(&[2], &Fate::Late(Duration::from_millis(150)));
+    process.behaves(&[2], &Behavior::Late(Duration::from_millis(150)));
     let until = Instant::now() + Duration::from_secs(5);
     let acquiring = process
         .quorum
         .acquire(&claim, Attempt::random(), None, until);
     let freeing = async {
         sleep(Duration::from_millis(10)).await;
-        process.meets(&[2], &Fate::Answered);
+        process.behaves(&[2], &Behavior::Answered);
         // Rounds take no time now, so this comes between two of them.
         sleep(Duration::from_millis(590)).await;
         release_at(&process, 0, &contenders[0]).await;

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::nodes::Process;
 use crate::support::fixture::fresh_name;
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 /// Every node misses some, one after the other.
 #[tokio::test(start_paused = true)]
@@ -110,7 +110,7 @@ async fn a_node_that_was_down_when_somebody_began_to_watch_counts_as_one_that_mi
         let process = Process::alone();
         let [other, third] = [1, 2].map(|step| process.nodes[(down + step) % 3].listener());
         let missed = || process.fixture.listener().missed_events();
-        process.meets(&[down], &Fate::Unanswered);
+        process.behaves(&[down], &Behavior::Unanswered);
         let begins = timeout(
             Duration::from_secs(1),
             process.quorum.set_event_delivery(true),

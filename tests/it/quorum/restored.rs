@@ -7,7 +7,7 @@ use leasehold::store::LockStore;
 
 use super::nodes::Process;
 use crate::support::fixture::{SHORT, claim, deadline, lock_of};
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 /// A stream gets the lease, as the first one or not.
 async fn opens(process: &Process, claim: &Claim, stream: Attempt) {
@@ -113,7 +113,7 @@ async fn a_stream_keeps_a_lease_that_it_got_at_a_node_before_the_renewal_of_anot
     let store = &process.nodes[2].store;
     let lost = store.withdraw(&claim, first, Rollback::Close, deadline());
     lost.await.expect("the node answers");
-    process.meets(&[2], &Fate::Late(SHORT));
+    process.behaves(&[2], &Behavior::Late(SHORT));
     let change = RenewOptions {
         rollback_right: RollbackRight::AsBefore,
         ..RenewOptions::default()

@@ -13,7 +13,7 @@ use crate::support::fixture::{
     SHORT, assert_held, at_depth, claim, claim_on, deadline, for_short, hold_count, lock_of, name,
     only, reader, rival,
 };
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -101,7 +101,7 @@ async fn a_claim_that_is_delayed_past_its_lease_does_not_get_a_larger_token_than
     let late = for_short(&claim());
     first.without(&[2]);
     for node in &first.nodes {
-        node.next_assignments([Fate::Delayed(SHORT * 3)]);
+        node.next_assignments([Behavior::Delayed(SHORT * 3)]);
     }
     second.without(&[0]);
     let successor = async {
@@ -122,7 +122,7 @@ async fn crossed_fences(shared: &[Arc<MemoryStore>], claims: [&Claim; 2]) -> [u6
         let process = Process::on(shared);
         process.without(&[0]);
         for (node, delay_ms) in process.nodes[1..].iter().zip(delays_ms) {
-            node.meets(Fate::Delayed(Duration::from_millis(delay_ms)));
+            node.behaves(Behavior::Delayed(Duration::from_millis(delay_ms)));
         }
         process
     });

@@ -12,7 +12,7 @@ use crate::support::fixture::{
     Waiter, claim, claim_on, deadline, deadlines, holders_in_the_way, in_mode, lock_of, name, only,
     permits, reader, rival,
 };
-use crate::support::scripted_store::Fate;
+use crate::support::scripted_store::Behavior;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -170,7 +170,7 @@ async fn a_page_of_unclear_locks_takes_no_longer_than_one() {
         .map(|number| claim_on(&name(&format!("views/unclear/{number:03}"))))
         .collect();
     let process = with_different_tokens(&claims).await;
-    process.meets(&[2], &Fate::Unanswered);
+    process.behaves(&[2], &Behavior::Unanswered);
     let began = Instant::now();
     let query = ListQuery {
         prefix: "views/unclear/".to_owned(),
@@ -192,7 +192,7 @@ async fn a_view_shows_the_token_of_the_grant_while_a_node_has_its_own() {
         let [viewing, granting] = [Process::on(&shared), Process::on(&shared)];
         viewing.quorum.set_event_delivery(true).await;
         viewing.without(&[2]);
-        granting.meets(&[0], &Fate::Late(Duration::from_millis(40)));
+        granting.behaves(&[0], &Behavior::Late(Duration::from_millis(40)));
         let claim = claim();
         let decided = granting.fixture.granted(&claim).await.holder.fence;
         let proposed = granting.fences_at_nodes(&claim).await;
@@ -252,7 +252,7 @@ async fn a_view_shows_the_head_of_the_queue_of_a_majority() {
     sleep(Duration::from_millis(10)).await;
     let place = waits_at(1, &mut second).await;
     assert_eq!(waits_at(2, &mut second).await, place);
-    process.meets(&[2], &Fate::Late(Duration::from_millis(50)));
+    process.behaves(&[2], &Behavior::Late(Duration::from_millis(50)));
     let queue = process.fixture.queue(lock_of(&holding)).await;
     let since = queue.head.expect("one waits").since;
     assert_eq!(since.unix_ms(), place / 1_000);

@@ -23,7 +23,7 @@ use messages::Messages;
 
 /// What happens to an operation.
 #[derive(Clone, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum Behavior {
     /// It is applied and answered at once.
     Answered,
     /// It is applied at once, and the answer is delayed.
@@ -69,13 +69,13 @@ pub(crate) struct Executed {
 pub(crate) struct ScriptedStore {
     /// The store below, for operations without a fault.
     pub(crate) store: Arc<MemoryStore>,
-    /// The fate of every operation that has no fate of its own.
-    fate: Mutex<Fate>,
-    fates_by_operation: Vec<(Operation, Fate)>,
-    /// The fates of the next polls. Later polls are answered normally.
-    fates_of_polls: Mutex<VecDeque<Fate>>,
-    /// The fates of the next assignments of fencing tokens.
-    fates_of_assignments: Mutex<VecDeque<Fate>>,
+    /// The behavior of every operation that has no behavior of its own.
+    behavior: Mutex<Behavior>,
+    behaviors_by_operation: Vec<(Operation, Behavior)>,
+    /// The behaviors of the next polls. Later polls are answered normally.
+    behaviors_of_polls: Mutex<VecDeque<Behavior>>,
+    /// The behaviors of the next assignments of fencing tokens.
+    behaviors_of_assignments: Mutex<VecDeque<Behavior>>,
     /// The acquires so far.
     acquires: AtomicUsize,
     /// The assignments of fencing tokens so far.
@@ -110,10 +110,10 @@ impl ScriptedStore {
         store.set_listener(Arc::clone(&messages) as _);
         Self {
             store,
-            fate: Mutex::new(Fate::Answered),
-            fates_by_operation: Vec::new(),
-            fates_of_polls: Mutex::default(),
-            fates_of_assignments: Mutex::default(),
+            behavior: Mutex::new(Behavior::Answered),
+            behaviors_by_operation: Vec::new(),
+            behaviors_of_polls: Mutex::default(),
+            behaviors_of_assignments: Mutex::default(),
             acquires: AtomicUsize::new(0),
             assignments: AtomicUsize::new(0),
             is_recovering: AtomicBool::new(false),
@@ -129,21 +129,21 @@ impl ScriptedStore {
     }
 
     /// A store in which this happens to every operation.
-    pub(crate) fn always(fate: Fate) -> Self {
+    pub(crate) fn always(behavior: Behavior) -> Self {
         Self {
-            fate: Mutex::new(fate),
+            behavior: Mutex::new(behavior),
             ..Self::default()
         }
     }
 
     /// Every operation fails with this error.
     pub(crate) fn failing(error: StoreError) -> Self {
-        Self::always(Fate::Fails(error))
+        Self::always(Behavior::Fails(error))
     }
 
     /// This happens to one kind of operation, whatever happens to the others.
-    pub(crate) fn with(mut self, operation: Operation, fate: Fate) -> Self {
-        self.fates_by_operation.push((operation, fate));
+    pub(crate) fn with(mut self, operation: Operation, behavior: Behavior) -> Self {
+        self.behaviors_by_operation.push((operation, behavior));
         self
     }
 
@@ -219,19 +219,22 @@ impl ScriptedStore {
         Arc::clone(listener.as_ref().expect("there is a service"))
     }
 
-    /// Adds the fates of the next polls.
-    pub(crate) fn next(&self, fates: impl IntoIterator<Item = Fate>) {
-        self.fates_of_polls.lock().unwrap().extend(fates);
+    /// Adds the behaviors of the next polls.
+    pub(crate) fn next(&self, behaviors: impl IntoIterator<Item = Behavior>) {
+        self.behaviors_of_polls.lock().unwrap().extend(behaviors);
     }
 
     /// From now on, this happens to every operation.
-    pub(crate) fn meets(&self, fate: Fate) {
-        *self.fate.lock().unwrap() = fate;
+    pub(crate) fn behaves(&self, behavior: Behavior) {
+        *self.behavior.lock().unwrap() = behavior;
     }
 
-    /// Adds the fates of the next assignments of fencing tokens.
-    pub(crate) fn next_assignments(&self, fates: impl IntoIterator<Item = Fate>) {
-        self.fates_of_assignments.lock().unwrap().extend(fates);
+    /// Adds the behaviors of the next assignments of fencing tokens.
+    pub(crate) fn next_assignments(&self, behaviors: impl IntoIterator<Item = Behavior>) {
+        self.behaviors_of_assignments
+            .lock()
+            .unwrap()
+            .extend(behaviors);
     }
 
     /// The number of acquires so far.
@@ -306,16 +309,16 @@ impl ScriptedStore {
 
     /// Sets whether the store is unreachable.
     pub(crate) fn goes_down(&self, is_down: bool) {
-        self.set_fate(is_down.then(unavailable));
+        self.set_behavior(is_down.then(unavailable));
     }
 
     /// Sets whether requests are lost, so that their outcome is unknown.
     pub(crate) fn goes_silent(&self, loses_requests: bool) {
-        self.set_fate(loses_requests.then(unknown));
+        self.set_behavior(loses_requests.then(unknown));
     }
 
-    fn set_fate(&self, error: Option<StoreError>) {
-        *self.fate.lock().unwrap() = error.map_or(Fate::Answered, Fate::Fails);
+    fn set_behavior(&self, error: Option<StoreError>) {
+        *self.behavior.lock().unwrap() = error.map_or(Behavior::Answered, Behavior::Fails);
     }
 
     /// Runs an operation as scripted.
@@ -327,30 +330,33 @@ impl ScriptedStore {
         if matches!(operation, Operation::Suspend | Operation::Withdraw) {
             self.cleanups.lock().unwrap().push(operation);
         }
-        let mut own = self.fates_by_operation.iter();
+        let mut own = self.behaviors_by_operation.iter();
         let own = own.find(|(of, _)| *of == operation);
-        let fate = own.map(|(_, fate)| fate.clone());
-        let fate = fate.unwrap_or_else(|| self.fate.lock().unwrap().clone());
-        meets(fate, answer).await
+        let behavior = own.map(|(_, behavior)| behavior.clone());
+        let behavior = behavior.unwrap_or_else(|| self.behavior.lock().unwrap().clone());
+        behaves(behavior, answer).await
     }
 }
 
-async fn meets<T>(fate: Fate, answer: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
-    match fate {
-        Fate::Answered => answer.await,
-        Fate::Late(delay) => {
+async fn behaves<T>(
+    behavior: Behavior,
+    answer: impl Future<Output = StoreResult<T>>,
+) -> StoreResult<T> {
+    match behavior {
+        Behavior::Answered => answer.await,
+        Behavior::Late(delay) => {
             let answer = answer.await;
             sleep(delay).await;
             answer
         }
-        Fate::Delayed(delay) => {
+        Behavior::Delayed(delay) => {
             sleep(delay).await;
             answer.await
         }
-        Fate::Lost => answer.await.and(Err(unknown())),
-        Fate::Fails(error) => Err(error),
-        Fate::Unanswered => pending().await,
-        Fate::Panics => panic!("scripted"),
+        Behavior::Lost => answer.await.and(Err(unknown())),
+        Behavior::Fails(error) => Err(error),
+        Behavior::Unanswered => pending().await,
+        Behavior::Panics => panic!("scripted"),
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
 use crate::support::fixture::{SHORT, Waiter, deadline, for_short, rival};
-use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -55,7 +55,7 @@ async fn granted_unknown(service: &LockService, store: &ScriptedStore) -> Waitin
     let holder = held(service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
     let waiting = Waiting::queued(service, &claim, LONG_WAIT).await;
-    store.next([Fate::Lost]);
+    store.next([Behavior::Lost]);
     releases(service, &holder).await;
     settle().await;
     assert!(matches!(
@@ -158,14 +158,14 @@ async fn a_client_that_disconnects_before_the_first_answer_leaves_nothing_behind
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    store.next([Fate::Late(Duration::from_millis(100))]);
+    store.next([Behavior::Late(Duration::from_millis(100))]);
     let answer = service.acquire(Arc::clone(&claim), LONG_WAIT);
     assert!(timeout(Duration::from_millis(10), answer).await.is_err());
     sleep(Duration::from_millis(200)).await;
     releases(&service, &holder).await;
     assert_idle(&service, &claim).await;
     // The same with a late grant.
-    store.next([Fate::Late(Duration::from_millis(100))]);
+    store.next([Behavior::Late(Duration::from_millis(100))]);
     let answer = service.acquire(Arc::clone(&claim), LONG_WAIT);
     assert!(timeout(Duration::from_millis(10), answer).await.is_err());
     service.shut_down(Duration::from_secs(5)).await;
@@ -312,8 +312,8 @@ async fn a_store_that_hangs_makes_no_answer_late() {
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     store.next([
-        Fate::Late(Duration::ZERO),
-        Fate::Late(Duration::from_secs(20)),
+        Behavior::Late(Duration::ZERO),
+        Behavior::Late(Duration::from_secs(20)),
     ]);
     let began = Instant::now();
     let answer = Waiting::queued(&service, &claim, WAIT).await.answer().await;
@@ -334,7 +334,7 @@ async fn a_grant_whose_answer_was_lost_is_found_and_is_rolled_back_if_undelivere
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
-    store.next([Fate::Lost]);
+    store.next([Behavior::Lost]);
     releases(&service, &holder).await;
     let answer = waiting.answer().await.unwrap();
     assert_eq!(answer.outcome.kind(), Some(GrantKind::New), "{answer:?}");
@@ -350,7 +350,7 @@ async fn a_wait_with_an_unknown_outcome_is_rolled_back_before_it_leaves_the_queu
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::queued(&service, &claim, WAIT).await;
-    store.next([Fate::Lost]);
+    store.next([Behavior::Lost]);
     let outcome = waiting.outcome().await;
     assert!(matches!(outcome, Outcome::TimedOut(_)), "{outcome:?}");
     settle().await;
@@ -362,7 +362,7 @@ async fn a_first_poll_without_an_answer_fails_and_leaves_no_ticket() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    store.next([Fate::Lost]);
+    store.next([Behavior::Lost]);
     let answer = Waiting::on(&service, &claim, LONG_WAIT).answer().await;
     assert!(
         matches!(answer, Err(StoreError::Unknown { .. })),

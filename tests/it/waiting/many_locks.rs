@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{LONG_WAIT, Waiting, rivals, settle, takes};
 use crate::support::fixture::{claim_on_all, fresh_name, names, rival};
-use crate::support::scripted_store::{Fate, ScriptedStore};
+use crate::support::scripted_store::{Behavior, ScriptedStore};
 
 /// A claim on this many locks, which are held by another claim.
 async fn wanting(service: &LockService, locks: usize) -> Arc<Claim> {
@@ -47,7 +47,7 @@ async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
     let gate = Gate::new(1_400);
     let (service, store) = ScriptedStore::service();
     let wanting = wanting(&service, 64).await;
-    store.next(std::iter::repeat_n(Fate::Late(TAKES), 20));
+    store.next(std::iter::repeat_n(Behavior::Late(TAKES), 20));
     let mut waiting = Vec::new();
     for claim in rivals(&wanting, 20) {
         let (service, gate) = (service.clone(), gate.clone());

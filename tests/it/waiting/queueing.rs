@@ -15,7 +15,7 @@ use crate::support::fixture::{
     claim, claim_on_all, for_short, fresh_name, in_mode, lock_of, names, permits, reader, rival,
     ttl,
 };
-use crate::support::scripted_store::{Fate, ScriptedStore};
+use crate::support::scripted_store::{Behavior, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn a_released_lock_is_handed_on_at_once_in_the_order_of_arrival() {
@@ -167,7 +167,7 @@ async fn a_waiter_polls_just_after_the_blocking_lease_expires() {
 async fn a_reservation_that_overtakes_the_answer_is_not_lost() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
-    store.next([Fate::Late(Duration::from_millis(50))]);
+    store.next([Behavior::Late(Duration::from_millis(50))]);
     let next = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
     settle().await;
     let since = Instant::now();
@@ -181,8 +181,8 @@ async fn a_reservation_during_a_poll_leads_to_another_poll() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     store.next([
-        Fate::Late(Duration::ZERO),
-        Fate::Late(Duration::from_millis(100)),
+        Behavior::Late(Duration::ZERO),
+        Behavior::Late(Duration::from_millis(100)),
     ]);
     let claim = Arc::new(rival(&holder));
     let next = Waiting::queued(&service, &claim, LONG_WAIT).await;

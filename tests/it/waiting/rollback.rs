@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, assert_idle, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{LONG, SHORT, claim, for_short, rival, ttl};
-use crate::support::scripted_store::{Fate, ScriptedStore};
+use crate::support::scripted_store::{Behavior, ScriptedStore};
 
 /// The longest time until a retry, after the store is back.
 const SOON: Duration = Duration::from_millis(1_010);
@@ -98,7 +98,7 @@ async fn a_grant_whose_answer_was_lost_is_rolled_back_after_a_long_outage() {
         let (service, store) = ScriptedStore::service();
         let holder = held(&service).await;
         let claim = Arc::new(rival(&holder));
-        store.next([Fate::Lost]);
+        store.next([Behavior::Lost]);
         super::releases(&service, &holder).await;
         let answer = service.acquire(Arc::clone(&claim), LONG_WAIT).await;
         assert!(answer.is_err(), "its answer is lost");
@@ -228,7 +228,7 @@ async fn a_wait_whose_grant_may_have_been_lost_ends_with_an_unknown_outcome() {
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
-    store.next([Fate::Lost]);
+    store.next([Behavior::Lost]);
     releases(&service, &holder).await;
     settle().await;
     store.goes_down(true);
@@ -247,7 +247,7 @@ async fn a_waiter_whose_grant_was_over_when_the_answer_came_waits_on_in_its_plac
     let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
     let next = Arc::new(rival(&holder));
     let next = Waiting::queued(&service, &next, LONG_WAIT).await;
-    store.next([Fate::Late(SHORT * 2)]);
+    store.next([Behavior::Late(SHORT * 2)]);
     releases(&service, &holder).await;
     waiting.granted().await;
     assert!(!next.answer.is_finished());

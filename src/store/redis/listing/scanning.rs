@@ -13,7 +13,7 @@ use super::{MOVE_PAUSE, MOVE_TIMEOUT, ROUNDS_MAX, SCAN_STEP};
 use crate::store::pace::Pace;
 use crate::store::redis::cluster::Topology;
 use crate::store::redis::keys::RedisKeys;
-use crate::store::redis::node::{Node, ScriptTries};
+use crate::store::redis::node::Node;
 use crate::store::redis::scripts::ScriptRequest;
 use crate::store::redis::views::{self, Scanned};
 use crate::store::redis::{RedisStore, scripts};
@@ -176,8 +176,7 @@ impl RedisStore {
                 command.arg(u8::from(self.cluster.is_none()));
                 command
             };
-            let (deadline, tries) = (scan.deadlines.of_step(), &mut ScriptTries::default());
-            let answer = node.run(request, deadline, tries, command, views::scanned);
+            let answer = node.run(request, scan.deadlines.of_step(), command, views::scanned);
             let (scanned, worked) = answer.await?;
             let worked = worked.unwrap_or_else(|| began.elapsed());
             Ok(((scanned, worked), Some(worked)))

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use super::{FILE, by, install, key_of, ring};
 use crate::api::support::{Api, Call, delete, get, post};
 use crate::support::eventually;
-use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 
 /// An audit stream, and its lines so far.
 struct Stream(NamedTempFile);
@@ -56,7 +56,7 @@ impl Stream {
 
 #[tokio::test]
 async fn a_release_and_an_eviction_whose_clients_have_gone_have_their_lines() {
-    let late = || Fate::Late(Duration::from_millis(500));
+    let late = || Behavior::Late(Duration::from_millis(500));
     let store = ScriptedStore::default()
         .with(Operation::Release, late())
         .with(Operation::Evict, late());

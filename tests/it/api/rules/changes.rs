@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{FILE, api_with, assert_permitted, by, install, key_of, ring};
 use crate::api::support::{Api, Event, EventStream, delete, get, pass, post};
-use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 use crate::support::{EFFECT_TIMEOUT, eventually};
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn a_lease_that_a_refused_request_repeats_is_not_rolled_back() {
         (stream().token(TOKEN), info()),
     ] {
         let ring = ring(FILE);
-        let late = Fate::Late(Duration::from_millis(500));
+        let late = Behavior::Late(Duration::from_millis(500));
         let store = ScriptedStore::default().with(Operation::Acquire, late);
         let access = Access::Keys(ring.clone(), Failures::new(20));
         let api = Api::on(Arc::new(store), |settings| settings.access = access);

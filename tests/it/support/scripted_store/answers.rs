@@ -17,7 +17,7 @@ use leasehold::store::{
 };
 use tokio::time::Instant;
 
-use super::{Fate, Operation, ScriptedStore, meets, unavailable};
+use super::{Behavior, Operation, ScriptedStore, behaves, unavailable};
 
 const FIRST: Position = Position {
     position: 1,
@@ -52,10 +52,10 @@ impl LockStore for ScriptedStore {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         self.acquires.fetch_add(1, Ordering::Relaxed);
-        let fate = request.and_then(|request| {
+        let behavior = request.and_then(|request| {
             let mut polls = self.polls.lock().unwrap();
             polls.push((claim.token, request.ticket));
-            self.fates_of_polls.lock().unwrap().pop_front()
+            self.behaviors_of_polls.lock().unwrap().pop_front()
         });
         let answer = async {
             let is_undone = (self.undone.lock().unwrap()).contains(&(claim.token, attempt));
@@ -72,7 +72,7 @@ impl LockStore for ScriptedStore {
             }
         };
         let answer = self.run(Operation::Acquire, answer);
-        meets(fate.unwrap_or(Fate::Answered), answer).await
+        behaves(behavior.unwrap_or(Behavior::Answered), answer).await
     }
 
     async fn suspend(
@@ -198,7 +198,7 @@ impl LockStore for ScriptedStore {
 
     async fn set_event_delivery(&self, wanted: bool) {
         self.event_deliveries.lock().unwrap().push(wanted);
-        let delivers = !matches!(*self.fate.lock().unwrap(), Fate::Unanswered);
+        let delivers = !matches!(*self.behavior.lock().unwrap(), Behavior::Unanswered);
         if wanted && !delivers {
             return pending().await;
         }
@@ -230,9 +230,9 @@ impl AssignFences for ScriptedStore {
         deadline: Instant,
     ) -> StoreResult<Assigned> {
         self.assignments.fetch_add(1, Ordering::Relaxed);
-        let fate = self.fates_of_assignments.lock().unwrap().pop_front();
+        let behavior = self.behaviors_of_assignments.lock().unwrap().pop_front();
         let answer = self.store.assign_fences(claim, changes, deadline);
         let answer = self.run(Operation::AssignFences, answer);
-        meets(fate.unwrap_or(Fate::Answered), answer).await
+        behaves(behavior.unwrap_or(Behavior::Answered), answer).await
     }
 }

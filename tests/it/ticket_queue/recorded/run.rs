@@ -197,13 +197,13 @@ impl Run {
             };
             let done = std::mem::replace(&mut self.parties[claim], Party::Done);
             if let Party::Waiting(posted, answer) = done {
-                self.answered(claim, posted, answer.await.unwrap().unwrap());
+                self.end_wait(claim, posted, answer.await.unwrap().unwrap());
             }
         }
     }
 
     /// The client receives the answer, or has disconnected just before.
-    fn answered(&mut self, claim: usize, posted: usize, answer: AcquireAnswer) {
+    fn end_wait(&mut self, claim: usize, posted: usize, answer: AcquireAnswer) {
         let (party, event) = match answer.outcome {
             AcquireOutcome::Granted(_) if self.chance.u8(..4) == 0 => {
                 drop(answer.unclaimed);
