@@ -32,7 +32,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::routing::{any, get, post};
 
-pub use app::{App, HttpSettings, RequestLog};
+pub use app::{ADMIN_ANSWER_BYTES_MAX, App, HttpSettings, RequestLog};
 pub use audit::{Audit, AuditEvent};
 pub use auth::{Access, Failures, IssuerKeys, KeyRing, KeysState, KnownHosts, Role, TokenVerifier};
 pub use metrics::BUCKETS;

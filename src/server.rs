@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{FutureExt as _, join};
+use futures_util::future::FutureExt as _;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -46,6 +46,8 @@ use crate::limits::{Budget, BudgetPermit, Refusals};
 
 /// The pause after connections could not be accepted: long enough for others to close, too short for an outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long connections without a request have to close when the server stops.
+const CLOSES_WITHIN: Duration = Duration::from_millis(100);
 
 /// A bound listener.
 pub struct Server {
@@ -154,7 +156,7 @@ impl Server {
         }
     }
 
-    /// Binds another address of the same process, with connections and requests of its own, as `config` limits them. All other
+    /// Binds another address of the same process, with connections, handshakes and requests of its own, as `config` limits them. All other
     /// limits of a peer are those of this server, whichever address it comes to. If this server has TLS, the other one has
     /// it too, for clients that begin with a handshake, which are served by these workers.
     ///
@@ -173,7 +175,12 @@ impl Server {
             tls: match &self.tls {
                 TlsMode::Never => TlsMode::Never,
                 TlsMode::Always(tls) | TlsMode::IfBegun(tls, _) => {
-                    TlsMode::IfBegun(tls.clone(), workers.clone())
+                    let handshakes = Budget::new(config.tls_handshakes_max);
+                    let tls = Tls {
+                        handshakes,
+                        ..tls.clone()
+                    };
+                    TlsMode::IfBegun(tls, workers.clone())
                 }
             },
             ..bound
@@ -251,7 +258,8 @@ impl Server {
             drained
         };
         let there = another.run_until(app_there, Workers::here(), is_over.map(Result::ok));
-        let (here, (there, _)) = join(here, there).await;
+        // It changes whom it polls first: both share what one poll of this task may do, and one of them could use it up.
+        let (here, (there, _)) = tokio::join!(here, there);
         here.and(there)
     }
 
@@ -367,6 +375,8 @@ async fn drain(
     mut connections: JoinSet<()>,
     deadline: Instant,
 ) -> Drained {
+    // Connections without a request close at once, and are not cut, even if the deadline is over by now.
+    let deadline = deadline.max(Instant::now() + CLOSES_WITHIN);
     if tokio::time::timeout_at(deadline, graceful.shutdown())
         .await
         .is_ok()

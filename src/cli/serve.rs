@@ -270,6 +270,8 @@ fn admin(
         connections_max: ADMIN_CONNECTIONS,
         connections_per_peer_max: None,
         http2_connections_max: ADMIN_HTTP2_CONNECTIONS,
+        tls_handshakes_max: ADMIN_CONNECTIONS,
+        answer_bytes_max: http::ADMIN_ANSWER_BYTES_MAX,
         requests_max: ADMIN_REQUESTS,
         ..config.server.clone()
     };

@@ -23,7 +23,7 @@ impl Config {
             return OperatorTransport::None;
         };
         let is_open = self.auth == Auth::Open && !address.is_local();
-        if is_open || address.reach() > self.listen.reach() {
+        if is_open || !is_within(address, &self.listen) {
             return OperatorTransport::None;
         }
         match (&self.certificate, address) {
@@ -38,5 +38,20 @@ impl Config {
                 }
             }
         }
+    }
+}
+
+/// Whether everybody who can reach `address` can reach `listen`. Of two network addresses that is known only if they are the
+/// same or `listen` is on all of them, and of two Unix sockets only if they are in one directory.
+fn is_within(address: &ListenAddress, listen: &ListenAddress) -> bool {
+    match (listen, address) {
+        (ListenAddress::Tcp(all), ListenAddress::Tcp(one)) if !address.is_local() => {
+            let (all, one) = (all.ip(), one.ip());
+            all == one || all.is_unspecified() && (all.is_ipv6() || one.is_ipv4())
+        }
+        (ListenAddress::Unix(listen), ListenAddress::Unix(address)) => {
+            listen.parent() == address.parent()
+        }
+        _ => address.reach() <= listen.reach(),
     }
 }

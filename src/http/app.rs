@@ -19,7 +19,7 @@ use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Build, Metrics};
 
 /// How many bytes of metrics may be in flight at the second address.
-const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The state that every handler gets. Cloning is cheap.
 #[derive(Clone, Debug)]

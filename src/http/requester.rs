@@ -68,6 +68,11 @@ impl Requester {
         self.peer.as_ref().and_then(Peer::limits)
     }
 
+    /// The same for what an address has by itself.
+    pub(super) fn limits_of_address(&self) -> Option<&Arc<PeerLimits>> {
+        self.peer.as_ref().and_then(Peer::limits_of_address)
+    }
+
     /// The limit on requests that this one exceeds.
     pub(super) fn over_limit(&self) -> Option<Limit> {
         self.peer.as_ref().and_then(Peer::over_limit)

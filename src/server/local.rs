@@ -38,11 +38,19 @@ impl Protocol {
             }
             TlsMode::IfBegun(tls, workers) => {
                 let begun = timeout_at(deadline, preface::is_handshake(&stream));
-                let Ok(begun) = Box::pin(begun).await else {
-                    self.on_silence();
-                    return Ok(());
+                let begun = match Box::pin(begun).await {
+                    Ok(Ok(begun)) => begun,
+                    Ok(Err(error)) => {
+                        // Whoever connects can cause it.
+                        tracing::debug!(peer = %peer.address(), %error, "a connection ended before it began");
+                        return Ok(());
+                    }
+                    Err(_) => {
+                        self.on_silence();
+                        return Ok(());
+                    }
                 };
-                if begun? {
+                if begun {
                     let (protocol, stream) = (Arc::clone(self), stream.into_std()?);
                     let served =
                         protocol.serve_on_worker(tls, stream, deadline, peer, app, watcher);

@@ -170,7 +170,7 @@ impl Peer {
 
     /// Counts a TLS handshake, or returns the limit that is reached.
     pub(super) fn begin_handshake(&self, all: &Budget) -> Result<[BudgetPermit; 2], Limit> {
-        let own = &self.limits.handshakes;
+        let own = &self.limits_here().handshakes;
         let taken = match own.take(1) {
             Some(taken) => taken,
             None if self.is_trusted_proxy => own.take_anyway(1),
@@ -223,7 +223,13 @@ impl Peer {
         Ok(RequestPermit::new(taken, one, Arc::clone(limits)))
     }
 
-    /// Its share of the connections and requests of the address that it has connected to.
+    /// Its share of what the address has by itself that it has connected to. `None` for a trusted proxy.
+    #[must_use]
+    pub fn limits_of_address(&self) -> Option<&Arc<PeerLimits>> {
+        (!self.is_trusted_proxy).then_some(self.limits_here())
+    }
+
+    /// Its share of the connections, handshakes and requests of the address that it has connected to.
     fn limits_here(&self) -> &Arc<PeerLimits> {
         self.of_address.as_ref().unwrap_or(&self.limits)
     }

@@ -125,10 +125,15 @@ async fn a_pod_has_as_many_threads_as_the_manifests_say() {
     // Other numbers than those of this machine, too.
     for threads in [count, 1, 7] {
         let serving = Serving::start(&["--server-worker-threads", &threads.to_string()]);
-        let tasks = fs::read_dir(format!("/proc/{}/task", serving.pid())).unwrap();
-        let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
-        let workers = names.filter(|name| name.as_ref().unwrap().starts_with("worker-"));
-        assert_eq!(workers.count(), threads);
+        // A thread has its name a moment after its start.
+        eventually("all threads have their names", async || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", serving.pid())).ok()?;
+            let names = tasks.map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+            let workers =
+                names.filter(|name| name.as_ref().is_some_and(|it| it.starts_with("worker-")));
+            (workers.count() == threads).then_some(())
+        })
+        .await;
     }
 }
 

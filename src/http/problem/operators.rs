@@ -15,7 +15,8 @@ impl Problem {
         let detail = match transport {
             OperatorTransport::None => {
                 "this address serves only /livez, /readyz, /healthz, /version and /metrics; to serve /ui and /locks too, it has \
-                 to be open to nobody who cannot reach listen, and to need keys unless it is of this machine"
+                 to be open to nobody who cannot reach listen, to need keys unless it is of this machine, and to ask for \
+                 the client certificates that listen asks for"
             }
             OperatorTransport::Any => {
                 "this address serves only /livez, /readyz, /healthz, /version, /metrics and /ui, and /locks to read and to evict"

@@ -50,7 +50,10 @@ fn budgets<'a>(
     request: &'a RequestFacts,
 ) -> (Option<&'a Arc<PeerLimits>>, &'a Budget) {
     match (request.address, request.route) {
-        (ServedAddress::AdminListen, Some(Route::Metrics)) => (None, app.admin_answer_bytes()),
+        (ServedAddress::AdminListen, Some(Route::Metrics)) => (
+            request.requester.limits_of_address(),
+            app.admin_answer_bytes(),
+        ),
         _ => (request.requester.limits(), app.answer_bytes()),
     }
 }

@@ -67,7 +67,7 @@ pub fn excessive_rights(directory: &Path) -> Vec<String> {
 }
 
 fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, String> {
-    let Some(_) = last_confirmed(directory)? else {
+    let Some(confirmed) = last_confirmed(directory)? else {
         return Ok(Examination::InUse);
     };
     Reserve::check(directory)?;
@@ -80,9 +80,9 @@ fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, Str
     }
     let bytes = fs::read(&file).map_err(|error| unusable(&file, error))?;
     // A process that has started meanwhile may have changed what was read.
-    let Some(confirmed) = last_confirmed(directory)? else {
+    if last_confirmed(directory)? != Some(confirmed) {
         return Ok(Examination::InUse);
-    };
+    }
     load(&file, &bytes, confirmed, locks_max).map(Examination::Sound)
 }
 

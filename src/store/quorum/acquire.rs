@@ -75,6 +75,11 @@ impl Core {
             }
             match self.round(&ask).await {
                 Ok(RoundEnd::Granted(granted)) => return Ok(Acquired::Granted(granted)),
+                Ok(RoundEnd::Answered(Acquired::Waiting(mut waiting))) => {
+                    // A node that took back a grant forgets the place of this request, which lost none.
+                    waiting.restored &= request.is_some_and(|it| it.ticket.is_some());
+                    return Ok(Acquired::Waiting(waiting));
+                }
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
                 Ok(RoundEnd::Lost { answer, place }) => {
                     last = answer.map(Ok);

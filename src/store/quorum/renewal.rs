@@ -47,8 +47,10 @@ enum RenewalDecision {
     Open,
     /// A majority has extended it.
     Extended(Arc<Decided>),
-    /// A majority remembers its end. What a node has extended is a rest.
-    Ended,
+    /// A majority remembers its end, and whether it ran out. What a node has extended is a rest.
+    Ended {
+        ran_out: bool,
+    },
 }
 
 impl Core {
@@ -88,7 +90,10 @@ impl Core {
         let majority = self.nodes.majority();
         if votes.received().filter_map(extended).count() < majority {
             if not_held::has_ended(&votes, names) {
-                decision.send_replace(RenewalDecision::Ended);
+                let ran_out = not_held::merged(&votes)
+                    .iter()
+                    .any(|lost| lost.reason.ran_out());
+                decision.send_replace(RenewalDecision::Ended { ran_out });
             }
             return refusal(&votes);
         }
@@ -279,19 +284,29 @@ impl RenewalPart {
                 // If the node does not answer, the next renewal tries again.
                 let _ = answered_by(deadline, restored).await;
             }
-            RenewalDecision::Ended if matches!(answer, Ok(Renewed::Extended(_))) => {
-                // A release could arrive when the claim has the lock again, and would be remembered instead of the end.
-                let shorten = RenewOptions {
-                    ttl: Some(Ttl::from_store(ENDED)),
-                    rollback_right: RollbackRight::AsBefore,
-                    ..RenewOptions::default()
-                };
-                let shortened = self.node.renew(&self.names, self.token, shorten, deadline);
-                // If the node does not answer, the rest ends with its TTL.
-                let _ = answered_by(deadline, shortened).await;
+            RenewalDecision::Ended { ran_out } if matches!(answer, Ok(Renewed::Extended(_))) => {
+                self.end_rest(ran_out, deadline).await;
             }
-            RenewalDecision::Ended | RenewalDecision::Open => {}
+            RenewalDecision::Ended { .. } | RenewalDecision::Open => {}
         }
+    }
+
+    /// Ends what this node has extended of a lease that has ended. If the node does not answer, the rest ends with its TTL.
+    async fn end_rest(&self, ran_out: bool, deadline: Instant) {
+        if !ran_out {
+            // So its `lock_delay` closes nothing here either.
+            let released = self.node.release(&self.names, self.token, None, deadline);
+            let _ = answered_by(deadline, released).await;
+            return;
+        }
+        // A release could arrive when the claim has the lock again, and would be remembered instead of the end.
+        let shorten = RenewOptions {
+            ttl: Some(Ttl::from_store(ENDED)),
+            rollback_right: RollbackRight::AsBefore,
+            ..RenewOptions::default()
+        };
+        let shortened = self.node.renew(&self.names, self.token, shorten, deadline);
+        let _ = answered_by(deadline, shortened).await;
     }
 }
 

@@ -115,7 +115,8 @@ fn the_limits_of_the_manifests_permit_no_more_memory_than_they_have() {
         "105 KiB for each of `server.connections_max`",
         "2.4 MiB for each of `server.http2_connections_max`",
         "8 KiB for each of `server.requests_max`",
-        "33 MiB with `server.admin_listen`",
+        "33 MiB with `server.admin_listen`, 40 with TLS",
+        "16 KiB with `server.tls_client_ca_file`",
         "40 KiB more for each of `server.connections_max` with TLS",
         "1.5 KiB for each of `server.connections_max`, or of `server.requests_max` with `server.forwarded_for`",
         "30 MiB for each of `server.worker_threads` beyond four",
@@ -140,7 +141,7 @@ fn the_limits_of_the_manifests_permit_no_more_memory_than_they_have() {
     let server = config(&flags).server;
     assert!(server.worker_threads.is_some(), "nodes may have many cores");
     let permitted = 10 * MIB + memory(&flags);
-    let encrypted = permitted + server.connections_max * OF_ENCRYPTION;
+    let encrypted = permitted + server.connections_max * OF_ENCRYPTION + 7 * MIB;
     for (permitted, limit) in [(permitted, of_manifest()), (encrypted, of_tls_component())] {
         assert!(
             permitted <= limit,

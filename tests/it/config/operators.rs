@@ -33,6 +33,14 @@ fn operators_are_served_to_no_more_than_can_reach_the_first_address() {
         // Many have opened it to everybody, for their probes.
         (ALL, "0.0.0.0:2", Nothing, Any),
         (SOCKET, "unix:/run/b.sock", Any, Any),
+        (ALL, "192.0.2.1:2", Nothing, Any),
+        // An address of a private network, and all addresses.
+        ("192.0.2.1:1", "192.0.2.1:2", Nothing, Any),
+        ("192.0.2.1:1", "0.0.0.0:2", Nothing, Nothing),
+        (ALL, "[::]:2", Nothing, Nothing),
+        ("[::]:1", "0.0.0.0:2", Nothing, Any),
+        // The directory of the first one may let fewer users in.
+        (SOCKET, "unix:/run/open/b.sock", Nothing, Nothing),
         (SOCKET, "127.0.0.1:2", Nothing, Nothing),
         (SOCKET, "0.0.0.0:2", Nothing, Nothing),
         (ALL, "", Nothing, Nothing),

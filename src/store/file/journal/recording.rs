@@ -22,7 +22,8 @@ impl Journal for FileJournal {
         let mut state = self.state();
         state.batch.rows.extend(rows);
         state.batch.notifications.extend(notifications);
-        state.batch.now = now;
+        // A check of the clocks may have been later than this step, and the time of commits never goes back.
+        state.batch.now = state.batch.now.max(now);
         state.batch.is_due = true;
         drop(state);
         self.changed.notify_one();

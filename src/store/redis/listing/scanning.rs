@@ -113,8 +113,8 @@ impl RedisStore {
                 .scan_step(node, cursor, &pattern, scan, &mut progress)
                 .await?;
             let steps_in_all = scanned.total / SCAN_STEP as u64;
-            // Each slot is one step at least.
-            if cursor == 0 && scanned.visits_slots && steps_in_all > partitions.len() as u64 {
+            let is_slower = is_slower_than_by_slots(steps_in_all, partitions);
+            if cursor == 0 && scanned.visits_slots && is_slower {
                 return self.scan_slots(partitions, scan, each).await;
             }
             held += scanned.held;
@@ -187,6 +187,12 @@ impl RedisStore {
     }
 }
 
+/// Whether a scan of all keys takes more steps than one of each partition's slot, which is at least one step. Outside of a
+/// cluster, there are no partitions.
+fn is_slower_than_by_slots(steps: u64, partitions: &[usize]) -> bool {
+    !partitions.is_empty() && steps > partitions.len() as u64
+}
+
 /// Where locks are.
 struct ScannedNodes {
     numbers: Vec<usize>,
@@ -204,4 +210,16 @@ impl ScannedNodes {
 /// While slots move, a scan could miss a lock that is held all the time, or count it twice.
 fn moving() -> StoreError {
     StoreError::unavailable(Fault::Busy, "slots of the cluster are on their way")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_node_of_a_cluster_is_scanned_by_slots_if_that_is_less() {
+        assert!(is_slower_than_by_slots(3, &[0, 1]));
+        assert!(!is_slower_than_by_slots(2, &[0, 1]));
+        assert!(!is_slower_than_by_slots(1_000_000, &[]));
+    }
 }

@@ -10,7 +10,8 @@
 --   many waiters: number, how many; 15 the wait has expired; 16 it came too late, and nothing was done: now_us; 17 the
 --   client has retried elsewhere since; 18 nothing is in the way of a waiting claim that is to be granted later: as 5;
 --   19 other claims that are to be granted later: sequence of its ticket or '', now_ms and the conflicts; 20 it could
---   be replayed: 1 if another attempt has received it, else 0; 22 its grant is beyond a quota: ms until it is final.
+--   be replayed: 1 if another attempt has received it, else 0; 22 its grant is beyond a quota: ms until it is final;
+--   23 very many holders had expired: some were removed, and the request has to be repeated.
 --   The fast path packs its answer, because a table costs Redis as much as a command: 1 granted: the record, which
 --   begins so; 3 replayed, 4 blocked by one holder: now_ms, its record
 -- include: clock

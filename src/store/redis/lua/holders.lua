@@ -89,15 +89,19 @@ local function expire_holder(lock, member, lease, channel)
     return_permits(lock, member, closed_until(lease), lease.fence)
 end
 
+-- How many holders this script may still end because they have expired, of all its locks together.
+local endings_left = ENDED_AT_ONCE
+
 -- Removes expired entries from the holders, as many of them as a short step can. Returns whether there may be more.
 local function expire_holders(lock, channel)
     shift_holders(lock)
-    local over = redis.call('ZRANGEBYSCORE', holders_key(lock), '-inf', now_ms, 'LIMIT', 0, ENDED_AT_ONCE)
+    local over = redis.call('ZRANGEBYSCORE', holders_key(lock), '-inf', now_ms, 'LIMIT', 0, endings_left)
     for _, member in ipairs(over) do
         expire_holder(lock, member, load_lease(holder_key(lock, string.sub(member, 1, 16))), channel)
     end
     end_sharing_if_empty(lock)
-    return #over == ENDED_AT_ONCE
+    endings_left = endings_left - #over
+    return endings_left == 0
 end
 
 -- The lease of a claim if it holds, or why it does not: MARK_EXPIRED, or n for no record.

@@ -23,7 +23,12 @@ local function sharers(lock)
     local all = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
     local cooldowns = tonumber(redis.call('HGET', lock.key, 'e') or 0)
     if cooldowns > 0 then
-        for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)) do
+        local over = redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
+        if #over == REAPED_MAX then
+            -- More cool-downs may be over than were searched. Rather too many holders than none where there are some.
+            return all
+        end
+        for _, member in ipairs(over) do
             cooldowns = cooldowns - (is_cooldown(member) and 1 or 0)
         end
     end
