@@ -3,15 +3,18 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use leasehold::config::KeyHash;
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 use crate::config::{KEY, OTHER_KEY, file};
 use crate::process::{Serving, leasehold};
+use crate::support::certificates::Authority;
 use crate::support::eventually;
 
 const ADMIN_LISTEN: [&str; 2] = ["--server-admin-listen", "127.0.0.1:0"];
@@ -227,4 +230,29 @@ async fn probes_are_answered_while_the_first_address_finishes_and_no_operator_is
     assert!(answer.contains("HTTP/1.1 "), "{answer}");
     serving.wait_for_line("stopped");
     assert_eq!(serving.wait().code(), Some(0));
+}
+
+/// Whoever connects can do that, and some checks of load balancers do: a warning for each would fill the log.
+#[tokio::test]
+async fn a_connection_that_is_reset_before_its_first_byte_is_no_warning() {
+    let authority = Authority::new();
+    let files = authority.files_for("localhost");
+    let mut serving = start(&[
+        "--server-tls-cert-file",
+        &files.certificate,
+        "--server-tls-key-file",
+        &files.key,
+    ]);
+    let address = serving.admin_url.rsplit('/').next().unwrap().to_owned();
+    for _ in 0..20 {
+        let stream = TcpStream::connect(&address).await.unwrap();
+        // By then the server waits for the first byte.
+        sleep(Duration::from_millis(20)).await;
+        stream.set_zero_linger().unwrap();
+    }
+    let probe = status(&format!("http://{address}"), Method::GET, "/livez", "").await;
+    assert_eq!(probe, 200);
+    serving.signal(Signal::SIGTERM);
+    let log = serving.rest_of_log();
+    assert!(!log.contains("connection"), "{log}");
 }
