@@ -34,7 +34,7 @@ mod unfit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::config::RedisAddress;
+use leasehold::config::{RedisAddress, SentinelAddress};
 use leasehold::domain::{
     Claim, Fence, GrantKind, Granted, Holder, Lease, LockState, NotHolder, Refused, Released,
     RenewOptions, Renewed,
@@ -45,6 +45,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 
 use crate::support::fixture::{claim, claim_on, lock_of, name, not_holder, only, rival, ttl};
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
 use crate::support::{EFFECT_TIMEOUT, eventually};
@@ -296,4 +297,15 @@ async fn assert_granted_in_order(waiting: Vec<JoinHandle<(Fence, Instant)>>, hel
         assert!(last < Some(fence), "{fence} after {last:?}");
         last = Some(fence);
     }
+}
+
+/// Puts a proxy before each Sentinel of an address, which names the proxies from then on.
+async fn behind_proxies(address: &mut SentinelAddress) -> Vec<Proxy> {
+    let mut proxies = Vec::new();
+    for (host, port) in &mut address.sentinels {
+        let proxy = Proxy::start(format!("{host}:{port}")).await;
+        (*host, *port) = (proxy.address().ip().to_string(), proxy.address().port());
+        proxies.push(proxy);
+    }
+    proxies
 }

@@ -9,9 +9,8 @@ use leasehold::domain::Renewed;
 use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, LockStore, StoreError};
 
-use super::{Replica, lasting};
+use super::{Replica, behind_proxies, lasting};
 use crate::support::fixture::claim;
-use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisOptions;
 use crate::support::sentinels::{PROCESSES, WatchedPair};
 use crate::support::{eventually, stores};
@@ -67,12 +66,7 @@ struct ReportedOutcomes {
 async fn reported_by_the_former_primary(config: RedisConfig) -> ReportedOutcomes {
     let pair = pair().await;
     let mut address = pair.sentinels.database(0);
-    let mut proxies = Vec::new();
-    for (host, port) in &mut address.sentinels {
-        let proxy = Proxy::start(format!("{host}:{port}")).await;
-        (*host, *port) = (proxy.address().ip().to_string(), proxy.address().port());
-        proxies.push(proxy);
-    }
+    let proxies = behind_proxies(&mut address).await;
     let config = RedisConfig {
         check_interval: NEVER,
         ..config

@@ -9,7 +9,7 @@ use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, LockStore};
 use tokio::time::{Instant, sleep};
 
-use super::{Replica, forgetful_redis, lasting, lasting_for};
+use super::{Replica, behind_proxies, forgetful_redis, lasting, lasting_for};
 use crate::support::fixture::{claim, rival};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisOptions;
@@ -161,12 +161,7 @@ async fn most_of_the_sentinels_have_to_answer() {
 async fn a_process_that_loses_the_sentinels_without_a_message_grants_nothing_five_seconds_later() {
     let pair = pair().await;
     let mut address = pair.sentinels.database(0);
-    let mut proxies = Vec::new();
-    for (host, port) in &mut address.sentinels {
-        let proxy = Proxy::start(format!("{host}:{port}")).await;
-        (*host, *port) = (proxy.address().ip().to_string(), proxy.address().port());
-        proxies.push(proxy);
-    }
+    let proxies = behind_proxies(&mut address).await;
     let config = RedisConfig {
         // That of a process unless it is configured.
         check_interval: Duration::from_secs(2),
