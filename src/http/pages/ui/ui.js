@@ -55,7 +55,7 @@ async function ask(method, path, { name = "", query = {}, signal } = {}) {
 }
 
 function report(error, place = "problem") {
-  const advice = error?.status === 401 ? " Enter a key above." : "";
+  const advice = error?.status === 401 ? ". Enter a key above." : "";
   part(place).textContent = error ? error.message + advice : "";
   part(place).hidden = !error;
 }
@@ -241,6 +241,7 @@ onSubmit("evict-form", async () => {
       throw new Refusal("Nobody was evicted", "the holders have changed");
     }
     await ask("DELETE", "/locks/{name}", { name, query: { force: "true", reason: part("reason").value } });
+    part("reason").value = "";
     report(null, "evict-problem");
     refresh();
   } catch (error) {
