@@ -26,6 +26,7 @@ async fn a_claim_that_is_requested_again_keeps_its_place_although_a_node_has_for
             let mut again = first.again();
             let still = process.fixture.still_waits(&mut again).await;
             assert_eq!(still.ticket.sequence, waiting.ticket.sequence);
+            assert!(!still.restored);
             process.without(&[]);
             process.settled().await;
             process.fixture.freed(&holding).await;
@@ -53,6 +54,8 @@ async fn a_claim_that_moves_keeps_its_place_although_a_node_has_granted_it_the_l
         let mut again = first.again();
         let still = another.fixture.still_waits(&mut again).await;
         assert_eq!(still.ticket.sequence, waiting.ticket.sequence);
+        // It did not know its place, so it cannot have lost it.
+        assert!(!still.restored);
         another.settled().await;
         process.fixture.freed(&holding).await;
         process.settled().await;
