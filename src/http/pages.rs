@@ -40,7 +40,8 @@ static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());
 
 /// Without the validator badge, which would send the document to a server of the Swagger project.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
-    let config = Config::new(["/openapi.json"])
+    // Relative to the page, so that a proxy may serve both below another path.
+    let config = Config::new(["../openapi.json"])
         .validator_url("none")
         .deep_linking(true)
         .try_it_out_enabled(true);
@@ -80,9 +81,9 @@ pub(super) async fn openapi() -> Response {
     response
 }
 
-/// `GET /docs`: redirects to `/docs/`, because the page uses relative links.
+/// `GET /docs`: redirects to `/docs/`, to which the links of the page are relative, also below another path of a proxy.
 pub(super) async fn redirect() -> Response {
-    see_other("/docs/")
+    see_other("docs/")
 }
 
 fn see_other(location: &'static str) -> Response {

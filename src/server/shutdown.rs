@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Supervisors such as `timeout` signal a process and then its group, so one stop request may arrive twice. Signals
-/// within this window count as one; a deliberate second signal comes later.
+/// One request to stop may arrive as two signals: `timeout` signals a process and then its group, and runners of several
+/// programs send SIGTERM to those that got SIGINT from the keyboard too. So signals within this window count as one,
+/// whichever they are; a deliberate second signal comes later.
 const DUPLICATE_SIGNAL_WINDOW: Duration = Duration::from_millis(100);
 
 /// A signal that asks the process to stop.

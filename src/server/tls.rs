@@ -129,6 +129,10 @@ fn config(certificate: &ServerCertificate) -> Result<Arc<ServerConfig>, rustls::
         // A session that is resumed is not verified again: a certificate could be used after its end.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
+    } else {
+        // Clients keep their sessions themselves, so there may be any number of them. This key of the tickets is replaced
+        // together with the certificate.
+        config.ticketer = ring::Ticketer::new()?;
     }
     Ok(Arc::new(config))
 }

@@ -1,6 +1,7 @@
 //! TLS of the service itself: both protocols, a certificate that is replaced, and the bounds of handshakes.
 
 mod clients;
+mod resumption;
 mod rotation;
 
 use std::fs;

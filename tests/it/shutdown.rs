@@ -72,6 +72,30 @@ async fn a_second_signal_ends_the_process_at_once() {
     }
 }
 
+/// Both signals have arrived when the process continues, so the time between them does not depend on the test.
+#[tokio::test]
+async fn two_signals_at_once_are_one_request_to_stop() {
+    let mut serving = Serving::start(&["--server-drain-delay", "1h"]);
+    for signal in [
+        Signal::SIGSTOP,
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGCONT,
+    ] {
+        serving.signal(signal);
+    }
+    serving.wait_for_line("stopping; another signal ends the process at once");
+    for _ in 0..10 {
+        assert_eq!(status(&format!("{}/livez", serving.url)).await, 200);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    while !serving.has_ended() {
+        serving.signal(Signal::SIGTERM);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(serving.wait().code(), Some(143));
+}
+
 #[tokio::test]
 async fn a_request_under_way_is_answered_after_the_listener_closed() {
     let (entered, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

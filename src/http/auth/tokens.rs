@@ -161,6 +161,7 @@ impl TokenVerifier {
         let key = match keys.find(header.kid.as_deref(), header.alg) {
             FoundKey::Key(key) => key,
             FoundKey::OtherAlgorithm => return Err(TokenFault::Algorithm),
+            FoundKey::Ambiguous => return Err(TokenFault::UnnamedKey),
             FoundKey::Unknown => return Err(TokenFault::UnknownKey),
             FoundKey::NoKeys => return Err(TokenFault::NoKeys),
         };

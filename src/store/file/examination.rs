@@ -40,7 +40,8 @@ pub enum Examination {
 /// Reads what a process would load from the directory when it starts. `locks_max` is that of the configuration.
 #[must_use]
 pub fn examine(directory: &Path, locks_max: usize) -> Examination {
-    try_to_examine(directory, locks_max).unwrap_or_else(Examination::Unusable)
+    try_to_examine(directory, locks_max, |file| fs::read(file))
+        .unwrap_or_else(Examination::Unusable)
 }
 
 /// Which rights other users have that let them read or change what is in the directory, and how to take them away.
@@ -66,7 +67,12 @@ pub fn excessive_rights(directory: &Path) -> Vec<String> {
     excessive
 }
 
-fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, String> {
+/// `read_file` reads the database; in a test, something else happens there too.
+fn try_to_examine(
+    directory: &Path,
+    locks_max: usize,
+    read_file: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+) -> Result<Examination, String> {
     let Some(confirmed) = last_confirmed(directory)? else {
         return Ok(Examination::InUse);
     };
@@ -78,7 +84,7 @@ fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, Str
     if length > BYTES_MAX {
         return Ok(Examination::TooLarge(length));
     }
-    let bytes = fs::read(&file).map_err(|error| unusable(&file, error))?;
+    let bytes = read_file(&file).map_err(|error| unusable(&file, error))?;
     // A process that has started meanwhile may have changed what was read.
     if last_confirmed(directory)? != Some(confirmed) {
         return Ok(Examination::InUse);
@@ -133,4 +139,45 @@ fn load(
         },
     )?;
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::Disk;
+    use super::super::rows::{Clocks, Rows};
+    use super::*;
+
+    /// Uses the directory as a process does, with one commit at this time.
+    fn commit(directory: &Path, time_us: u64) -> Disk {
+        let time = StoreTime::from_unix_us(time_us);
+        let (store, rows) = (time, time);
+        let mut disk = Disk::open(directory, Clocks { store, rows }).unwrap();
+        disk.write(&Rows::new(), Clocks { store, rows }).unwrap();
+        disk
+    }
+
+    /// Examines the directory, while something happens after its file was read.
+    fn examine_while<T>(directory: &Path, happens: impl FnOnce() -> T) -> (Examination, T) {
+        let mut happened = None;
+        let examination = try_to_examine(directory, 10, |file| {
+            let bytes = fs::read(file);
+            happened = Some(happens());
+            bytes
+        });
+        (examination.unwrap(), happened.expect("the file is read"))
+    }
+
+    /// What was read may be a part of the file from before a commit and another one from after it.
+    #[test]
+    fn a_directory_that_a_process_has_used_while_it_was_read_counts_as_in_use() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        drop(commit(directory, 1_000));
+        let (unchanged, ()) = examine_while(directory, || ());
+        assert_eq!(unchanged, Examination::Sound(0));
+        let (ended, ()) = examine_while(directory, || drop(commit(directory, 2_000)));
+        assert_eq!(ended, Examination::InUse);
+        let (running, _disk) = examine_while(directory, || commit(directory, 3_000));
+        assert_eq!(running, Examination::InUse);
+    }
 }

@@ -7,9 +7,11 @@ use leasehold::config::ServerConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::support::Api;
 use crate::sockets::{config, local};
+use crate::support::EFFECT_TIMEOUT;
 
 /// A server that runs until this is dropped.
 pub(super) struct Server {
@@ -196,6 +198,25 @@ async fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
         .raw("POST /locks/a HTTP/1.1\r\nhost: x\r\ncontent-length: 7\r\n\r\nttl")
         .await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+}
+
+/// The socket of a client that is gone looks the same.
+#[tokio::test]
+async fn a_client_that_shuts_down_its_sending_side_gets_no_answer() {
+    let server = Server::start().await;
+    server.api.token_of("/locks/a").await;
+    let mut stream = TcpStream::connect(server.address)
+        .await
+        .expect("a connection");
+    let request = "POST /locks/a?wait=50s HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    server.api.has_waiters("a", 1).await;
+    stream.shutdown().await.expect("it is open");
+    let mut answer = Vec::new();
+    let closed = timeout(EFFECT_TIMEOUT, stream.read_to_end(&mut answer)).await;
+    assert!(closed.is_ok(), "the connection is not closed");
+    assert!(answer.is_empty(), "{answer:?}");
+    server.api.has_waiters("a", 0).await;
 }
 
 #[tokio::test]

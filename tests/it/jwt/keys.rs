@@ -263,3 +263,27 @@ async fn the_file_is_read_again() {
     let gone = service.acquire("a/3", &old).await;
     assert!([401, 503].contains(&gone.status), "{}", gone.body);
 }
+
+/// Which key it is for could only be tried out, and the issuer need not be asked for that.
+#[tokio::test]
+async fn a_token_that_does_not_name_its_key_is_of_the_only_key_for_its_algorithm() {
+    let [one, other] = [Signer::rsa(), Signer::other_rsa()];
+    let ecdsa = Signer::ecdsa();
+    let unnamed = |signer: &Signer| {
+        let header = format!(r#"{{"alg":"{}"}}"#, signer.algorithm());
+        signer.token_of(&header, &claims(WORKER, 600).to_string())
+    };
+    let several = key_set(&[one.jwk("1"), other.jwk("2"), ecdsa.jwk("3")]);
+    let published = Published::new(several).await;
+    let service = Accepting::start(&Keys::Url(&published), &["--jwt-jwks-refresh", "1h"]);
+    let granted = service.acquire("a/1", &unnamed(&ecdsa)).await;
+    assert_eq!(granted.status, 201, "{}", granted.body);
+    let fetches = published.fetches();
+    for _ in 0..2 {
+        let refused = service.acquire("a/2", &unnamed(&one)).await;
+        assert_eq!(refused.status, 401, "{}", refused.body);
+        let detail = refused.detail();
+        assert!(detail.contains("does not name its key (kid)"), "{detail}");
+    }
+    assert_eq!(published.fetches(), fetches);
+}

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Claim, NotHolder, RenewOptions};
+use leasehold::domain::{Claim, LockState, NotHolder, RenewOptions};
 use leasehold::store::LockStore;
 
 use super::nodes::{Process, is_granted};
-use crate::support::fixture::{LONG, SHORT, claim, deadline, not_holder, rival, ttl};
+use crate::support::fixture::{LONG, SHORT, claim, deadline, lock_of, not_holder, rival, ttl};
 
 /// For how long a node remembers that a lease ran out there.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -114,5 +114,31 @@ async fn a_lease_that_has_run_out_at_a_majority_was_not_released() {
         process.fixture.outlast(SHORT).await;
         let lost = not_holder(&claim, NotHolder::Expired);
         assert_eq!(process.fixture.renew(&claim).await, lost);
+    }
+}
+
+/// One node has missed the release and extends the lease. If that ended by running out, its `lock_delay` would close the lock.
+#[tokio::test(start_paused = true)]
+async fn what_a_node_extends_of_a_released_lease_is_released_there() {
+    for extending in 0..3 {
+        let process = Process::alone();
+        let claim = Claim {
+            lock_delay: Some(LONG),
+            ..claim()
+        };
+        process.fixture.granted(&claim).await;
+        process.settled().await;
+        for node in (0..3).filter(|node| *node != extending) {
+            let store = &process.nodes[node].store;
+            let released = store.release(&claim.names, claim.token, None, deadline());
+            released.await.expect("the node answers");
+        }
+        let lost = not_holder(&claim, NotHolder::Released);
+        assert_eq!(process.fixture.renew(&claim).await, lost);
+        process.settled().await;
+        process.fixture.outlast(AT_ONCE).await;
+        let store = &process.nodes[extending].store;
+        let view = store.inspect(lock_of(&claim), deadline()).await;
+        assert_eq!(view.expect("the node answers").state, LockState::Free);
     }
 }

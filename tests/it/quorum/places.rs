@@ -97,6 +97,29 @@ async fn a_claim_that_waits_is_not_overtaken_whatever_one_node_does() {
     }
 }
 
+/// Each node gives the claim another place, so it is asked for a second time, at one place for all. A node that comes back
+/// in between does not have the claim there.
+#[tokio::test(start_paused = true)]
+async fn a_first_request_has_lost_no_place_at_a_node_that_was_away() {
+    let late = Duration::from_millis(10);
+    for away in 0..3 {
+        let process = Process::alone();
+        let holding = claim();
+        process.fixture.granted(&holding).await;
+        process.settled().await;
+        process.nodes[away].goes_down(true);
+        process.behaves(&[(away + 1) % 3], &Behavior::Late(late));
+        let comes_back = async {
+            tokio::time::sleep(late / 2).await;
+            process.nodes[away].goes_down(false);
+        };
+        let mut waiter = Waiter::new(rival(&holding));
+        let waiting = process.fixture.still_waits(&mut waiter);
+        let (waiting, ()) = tokio::join!(waiting, comes_back);
+        assert!(!waiting.restored);
+    }
+}
+
 async fn released_at(process: &Process, node: usize, claim: &Claim) {
     let store = &process.nodes[node].store;
     let released = store.release(&claim.names, claim.token, None, deadline());

@@ -13,6 +13,8 @@ pub(in crate::http) enum TokenFault {
     Algorithm,
     /// The issuer has no key of this name.
     UnknownKey,
+    /// It names no key, and the issuer has several.
+    UnnamedKey,
     /// The keys of the issuer are not known.
     NoKeys,
     /// The signature is not of the key.
@@ -45,6 +47,9 @@ impl TokenFault {
             Self::Algorithm => "the algorithm of the token is not accepted, or not with its key",
             Self::UnknownKey => {
                 "the token refers to a key that its issuer does not have; get a new token"
+            }
+            Self::UnnamedKey => {
+                "the token does not name its key (kid), and its issuer has several keys for its algorithm; have the issuer name the key"
             }
             Self::NoKeys => {
                 "the keys of the issuer of tokens are not known at the moment, so no new token can be verified"

@@ -57,6 +57,8 @@ pub(super) enum FoundKey {
     Key(IssuerKey),
     /// There is one of this name, for other algorithms.
     OtherAlgorithm,
+    /// The token names none, and there are several for its algorithm.
+    Ambiguous,
     Unknown,
     /// None is known at all.
     NoKeys,
@@ -200,7 +202,7 @@ impl IssuerKeys {
             // A token without a name for its key is of the only key there is: trying one after the other would let it
             // choose.
             (Some(key), None, _) | (Some(key), Some(_), Some(_)) => FoundKey::Key(key.clone()),
-            (Some(_), Some(_), None) => FoundKey::Unknown,
+            (Some(_), Some(_), None) => FoundKey::Ambiguous,
             (None, _, _) if state.keys.iter().any(|key| is_meant(&key)) => FoundKey::OtherAlgorithm,
             (None, _, _) => FoundKey::Unknown,
         }

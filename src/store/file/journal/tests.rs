@@ -118,3 +118,18 @@ async fn a_reserve_that_cannot_be_made_is_trouble_until_it_can() {
     assert_eq!(fixture.journal.reserve_trouble(), None);
     assert!(!fixture.journal.is_full() && reserve.is_file());
 }
+
+/// Another thread writes the clocks between a step and its record.
+#[tokio::test]
+async fn a_step_before_the_clocks_were_written_sets_no_commit_back() {
+    let mut fixture = Fixture::new();
+    fixture.journal.try_disk(&mut fixture.disk, fixture.now);
+    let later = fixture.now + Duration::from_secs(1);
+    fixture.journal.write_clocks(later, Duration::ZERO);
+    for name in ["in-the-same-commit", "in-the-next-one"] {
+        fixture.grant(name);
+        assert!(fixture.commit().await);
+        let clocks = fixture.disk.read(|clocks| clocks, |_, _, _| Ok(()));
+        assert_eq!(clocks.expect("the file is whole").store, later, "{name}");
+    }
+}
