@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, GrantKind, Granted, LockName, Refused, Suspended};
+use crate::domain::{Acquired, GrantKind, Granted, LockName, Refused, Rollback, Suspended};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::{Departure, SentRelease};
@@ -192,12 +192,12 @@ impl WaitLoop {
                 // Whatever the outcome, it is rolled back below.
                 let _ = in_flight.await;
             }
-            request.slot.retake().await;
             if is_ambiguous {
-                request.withdraw().await;
+                let ttl = request.claim.ttl.get();
+                request.roll_back(Rollback::Undo, ttl).await;
             }
             if is_last {
-                request.inner.suspend_until_done(&request.claim).await;
+                request.leave_queue().await;
             }
             // A stream of the request may have an unread event.
             request.slot.release();

@@ -14,6 +14,7 @@ use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, assert_at_once, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{claim, claim_on_all, fresh_name, lock_of, names, rival};
 use crate::support::scripted_store::{Operation, ScriptedStore};
+use crate::support::stores::OPERATION_TIMEOUT;
 
 /// A slot for one operation of one peer.
 async fn slot_of(peer: &Arc<PeerLimits>) -> Slot {
@@ -143,6 +144,31 @@ async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
     settle().await;
     assert_eq!(view(&service, &holder).await.queue.length, 0);
     let _second = Waiting::queued(&service, second, LONG_WAIT).await;
+}
+
+/// It may do so for long, and they may need another part of the store, such as another primary of a cluster.
+#[tokio::test(start_paused = true)]
+async fn claims_that_cannot_leave_the_queue_yet_keep_no_other_operation_waiting() {
+    for goes in [ScriptedStore::goes_down, ScriptedStore::goes_silent] {
+        let (service, store) = ScriptedStore::service();
+        let (all, peer) = (Gate::new(1), Arc::new(with_one_of_each()));
+        let holder = held(&service).await;
+        let within = service.within(slot_within(&all, &peer, None).await);
+        let claim = Arc::new(rival(&holder));
+        let waiting = Waiting::queued(&within, &claim, Duration::from_secs(1)).await;
+        goes(&store, true);
+        // It has no position to report, or has found the store away.
+        drop((waiting.answer().await, within));
+        settle().await;
+        assert!(!store.cleanups().is_empty());
+        for gate in [&peer.operations, &all] {
+            let soon = Instant::now() + OPERATION_TIMEOUT;
+            assert!(gate.pass(1, soon).await.is_some(), "it has the slot");
+        }
+        goes(&store, false);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(view(&service, &holder).await.queue.length, 0);
+    }
 }
 
 /// Until then its request counts, so that streams that come and go do not pile up.
