@@ -1,9 +1,9 @@
 //! Timing of requests: deadlines, waiting, disconnected clients and unknown outcomes.
 //!
-//! Nothing here knows HTTP or any particular store. Every operation runs to completion even if its caller disconnects,
-//! an undelivered grant is rolled back, and a failed rollback is retried in the background. Stores never wait, so all
-//! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them, and `schedule` decides when each asks
-//! the store next.
+//! Nothing here knows HTTP or any particular store. Every operation but a listing runs to completion even if its caller
+//! disconnects, an undelivered grant is rolled back, and a failed rollback is retried in the background. Stores never
+//! wait, so all waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them, and `schedule` decides
+//! when each asks the store next.
 
 mod acquire;
 mod background;
@@ -211,14 +211,23 @@ impl LockService {
     ///
     /// # Errors
     /// The store failed.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the operation still completes: until then the store is busy with it.
     pub async fn inspect(&self, name: &LockName) -> Result<LockView, StoreError> {
-        self.inner.inspect(name).await.1
+        let (inner, name) = (Arc::clone(&self.inner), name.clone());
+        Detached::new(self, async move { inner.inspect(&name).await.1 })
+            .completion()
+            .await
     }
 
     /// One page of the locks that have holders or waiters.
     ///
     /// # Errors
     /// The store failed.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the step in progress still completes, and no other one begins.
     pub async fn list(&self, query: &ListQuery) -> Result<Listing, StoreError> {
         self.inner.list(query).await.1
     }

@@ -192,6 +192,21 @@ async fn an_operation_whose_client_is_gone_counts_until_it_has_ended() {
     }
 }
 
+/// So clients that ask and leave cannot fill the store with requests.
+#[tokio::test]
+async fn a_view_whose_client_is_gone_counts_until_the_store_has_answered() {
+    for accepted in ["application/json", "text/event-stream"] {
+        let api = api_without(&[Operation::Inspect], 1);
+        let view = get("/locks/a").header("accept", accepted);
+        let stuck = stuck_in(&api, view).await;
+        stuck.abort();
+        assert!(stuck.await.is_err());
+        let refused = api.send(post("/locks/b")).await;
+        let expected = (503, "overloaded".to_owned());
+        assert_eq!(refused.refusal(), expected, "{accepted}");
+    }
+}
+
 /// A waiting claim has no operation in flight.
 #[tokio::test]
 async fn waiting_claims_take_no_slots() {
