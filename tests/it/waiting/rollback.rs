@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use leasehold::domain::{Claim, LockState};
+use leasehold::domain::{Claim, LockState, NotHolder};
 use leasehold::service::{HoldEvent, LockService};
 use leasehold::store::StoreError;
 use tokio::time::sleep;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, assert_idle, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{LONG, SHORT, claim, for_short, rival, ttl};
-use crate::support::scripted_store::{Behavior, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore, unavailable};
 
 /// The longest time until a retry, after the store is back.
 const SOON: Duration = Duration::from_millis(1_010);
@@ -151,6 +151,37 @@ async fn a_lease_that_was_taken_over_is_rolled_back_after_a_long_outage() {
         )
         .await;
     }
+}
+
+/// Each of its renewals has kept the lease for another three seconds, which no answer has told. The lock would be taken
+/// although nobody holds it.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_told_that_its_lease_expired_releases_what_its_renewals_may_have_kept() {
+    let store = ScriptedStore::default().with(Operation::Renew, Behavior::Lost);
+    let store = Arc::new(store);
+    let service = store.another_service(|_| {});
+    let claim = brief();
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    let event = hold.next().await;
+    let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Expired)));
+    assert!(lost, "{event:?}");
+    settle().await;
+    assert_idle(&service, &claim).await;
+}
+
+/// Its lease has ended by itself.
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_renewals_were_refused_releases_nothing() {
+    let store = ScriptedStore::default().with(Operation::Renew, Behavior::Fails(unavailable()));
+    let store = Arc::new(store);
+    let mut hold = store.another_service(|_| {}).hold(brief(), None);
+    acquired(&mut hold).await;
+    let event = hold.next().await;
+    let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Expired)));
+    assert!(lost, "{event:?}");
+    settle().await;
+    assert_eq!(store.cleanups(), []);
 }
 
 /// Retries must not overload a store that comes back, and must not last for ever.
