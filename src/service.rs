@@ -238,14 +238,15 @@ impl LockService {
     /// # Cancel safety
     /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
-        self.hold_until(claim, wait, pending(), ())
+        self.hold_until(claim, wait, pending(), (), Gate::new(usize::MAX))
     }
 
     /// Like [`Self::hold`], until `revoked` completes. From then on a waiting claim is not granted, and a lease is not
     /// renewed. The lease is not released either: its holder may be in the middle of its work, and has the time until the
     /// lease expires to stop.
     ///
-    /// `observer` is told of the grant and of the release, whatever the client reads of the stream.
+    /// `observer` is told of the grant and of the release, whatever the client reads of the stream. Each renewal passes the
+    /// gate `renewals`.
     ///
     /// # Cancel safety
     /// As [`Self::hold`].
@@ -255,10 +256,12 @@ impl LockService {
         wait: Option<Duration>,
         revoked: impl Future<Output = ()> + Send + 'static,
         observer: impl HoldObserver,
+        renewals: Gate,
     ) -> Hold {
         let request = Request::new(&self.inner, claim, self.slot.clone());
         let revocation = Revocation::new(revoked);
-        self.inner.hold(request, wait, revocation, observer)
+        self.inner
+            .hold(request, wait, revocation, observer, renewals)
     }
 
     /// Events of locks from now on, or since the event `after`. The stream has every event that begins after this

@@ -21,6 +21,7 @@ use crate::backoff::{self, Backoff};
 use crate::domain::{
     Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
 };
+use crate::limits::{Gate, GatePermit};
 use crate::store::{Fault, StoreError};
 use crate::telemetry::traces::{self, SpanScope};
 
@@ -122,6 +123,8 @@ enum StreamEnd {
 struct HoldTask<O> {
     request: Request,
     observer: O,
+    /// The renewals of all, in which those of streams count.
+    renewals: Gate,
     held: HeldByStream,
     events: EventSender,
     /// The span of the request. It ends when the stream begins, so what follows the acquire is not part of its trace.
@@ -157,6 +160,7 @@ impl ServiceShared {
         wait: Option<Duration>,
         mut revocation: Revocation,
         observer: impl HoldObserver,
+        renewals: Gate,
     ) -> Hold {
         // One event at a time: without a reader, the lease is not renewed.
         let (sender, events) = mpsc::channel(1);
@@ -169,6 +173,7 @@ impl ServiceShared {
             held: self.held.register(claim.names.clone(), claim.token),
             request: Request { claim, ..request },
             observer,
+            renewals,
             events: EventSender(sender),
             scope: traces::current(),
         };
@@ -351,20 +356,9 @@ impl<O: HoldObserver> HoldTask<O> {
         let (inner, claim) = (&self.request.inner, &self.request.claim);
         let (_, deadline) = inner.start();
         let deadline = deadline.min(until);
-        // Thousands of streams with short leases are cheap for a client, so the service limits their renewals.
-        let _permit = match self.request.slot.peer() {
-            Some(peer) => Some(
-                peer.renewals
-                    .pass(RENEWAL_WEIGHT, deadline)
-                    .await
-                    .ok_or_else(|| {
-                        StoreError::unavailable(
-                            Fault::Timeout,
-                            "other renewals of the peer came first",
-                        )
-                    })?,
-            ),
-            None => None,
+        let Some(_permits) = self.admit_renewal(deadline).await else {
+            let detail = "other renewals came first";
+            return Err(StoreError::unavailable(Fault::Timeout, detail));
         };
         let (_, deadline) = inner.start();
         let (leases, deadline) = (self.request.slot.leases(), deadline.min(until));
@@ -384,6 +378,16 @@ impl<O: HoldObserver> HoldTask<O> {
             // A renewal without a new mode cannot contradict.
             Renewed::Mismatched(_) => Err(NotHolder::Unknown),
         })
+    }
+
+    /// Waits until a renewal may be sent, because thousands of streams with short leases are cheap for a client.
+    async fn admit_renewal(&self, deadline: Instant) -> Option<[Option<GatePermit>; 2]> {
+        let of_peer = match self.request.slot.peer() {
+            Some(peer) => Some(peer.renewals.pass(RENEWAL_WEIGHT, deadline).await?),
+            None => None,
+        };
+        let of_all = self.renewals.pass(1, deadline).await?;
+        Some([of_peer, Some(of_all)])
     }
 
     async fn send_last(&self, event: HoldEvent) -> StreamEnd {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use leasehold::store::{Fault, StoreError};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::support::{Answer, Api, Call, delete, get, post, put};
+use super::support::{Answer, Api, Call, EventStream, delete, get, post, put};
 use crate::support::eventually;
 use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 
@@ -107,6 +107,20 @@ async fn a_renewal_too_many_is_refused_and_others_are_let_alone() {
     let renewal = |name: &str| put(&format!("/locks/{name}")).token(TOKEN);
     let _stuck = stuck_in(&api, renewal("a")).await;
     is_refused_alone(&api, renewal("b"), "renewals").await;
+}
+
+/// Its client is no proxy and no peer, so nothing else limits it.
+#[tokio::test(start_paused = true)]
+async fn the_renewal_of_a_stream_counts_among_those_of_all() {
+    let silent = ScriptedStore::default().with(Operation::Renew, Behavior::Unanswered);
+    let api = Api::on(Arc::new(silent), |settings| settings.renewals_max = 1);
+    let held = post("/locks/a?ttl=3s").header("accept", "text/event-stream");
+    let _stream = EventStream::of(api.open(held).await);
+    sleep(Duration::from_secs(2)).await;
+    let renewal = api.send(put("/locks/b").token(TOKEN));
+    let refused = timeout(Duration::from_secs(10), renewal).await;
+    let refused = refused.expect("the store is not asked");
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
 }
 
 /// An acquire of several locks blocks the store for longer, and counts accordingly.

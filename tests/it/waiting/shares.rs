@@ -1,5 +1,6 @@
 //! What waiting claims and streams do in the store is within the limits of their peers.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -255,6 +256,22 @@ async fn a_stream_renews_within_the_limit_of_its_peer() {
         matches!(event, Some(HoldEvent::Lost(NotHolder::Expired))),
         "{event:?}"
     );
+}
+
+/// Those of all peers together, and those of the clients of a proxy, which have no shares.
+#[tokio::test(start_paused = true)]
+async fn a_stream_renews_within_the_limit_of_all() {
+    let (service, _) = ScriptedStore::service();
+    let all = Gate::new(1);
+    let mut hold = service.hold_until(brief(), None, pending(), (), all.clone());
+    acquired(&mut hold).await;
+    let another = occupied(&all).await;
+    sleep(Duration::from_millis(1_500)).await;
+    assert!(hold.next().now_or_never().is_none(), "it has no permit");
+    drop(another);
+    let event = hold.next().await;
+    assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
+    let _another = occupied(&all).await;
 }
 
 fn with_one_of_each() -> PeerLimits {
