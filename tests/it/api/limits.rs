@@ -109,7 +109,7 @@ async fn a_renewal_too_many_is_refused_and_others_are_let_alone() {
     is_refused_alone(&api, renewal("b"), "renewals").await;
 }
 
-/// Its client is no proxy and no peer, so nothing else limits it.
+/// Nothing else limits that of a client without a share of its own, such as one of a proxy.
 #[tokio::test(start_paused = true)]
 async fn the_renewal_of_a_stream_counts_among_those_of_all() {
     let silent = ScriptedStore::default().with(Operation::Renew, Behavior::Unanswered);
