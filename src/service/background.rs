@@ -223,8 +223,13 @@ impl Request {
         let inner = &self.inner;
         let give_up_at = Instant::now() + inner.waiting.place_kept + inner.operation_timeout;
         retry_until(give_up_at, Some(&self.slot), || async {
+            if inner.queues.is_attached(&self.claim) {
+                // The client is back, and its claim leaves the queue with that request.
+                return Ok(());
+            }
             let (_, deadline) = inner.start();
-            inner.suspend(&self.claim, false, deadline).await
+            let suspended = inner.suspend(&self.claim, false, deadline).await;
+            suspended.map(drop)
         })
         .await;
     }
