@@ -133,6 +133,8 @@ impl WaitLoop {
             PollResult::Interrupted(in_flight) => return Some(Err(self.abandon(in_flight))),
         };
         let answer = if self.has_expired_unseen(sent, &answer) {
+            // Until it is rolled back, the store may still have the lease.
+            self.has_ambiguous_attempt = true;
             match self.start_new_attempt().await {
                 Ok(()) => {
                     self.waiter.schedule().repeat(sent);

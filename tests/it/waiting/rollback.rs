@@ -270,6 +270,23 @@ async fn a_wait_whose_grant_may_have_been_lost_ends_with_an_unknown_outcome() {
     );
 }
 
+/// The store may still have the lease for a moment, so it is not true that nothing was done.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_came_too_late_and_is_not_rolled_back_yet_has_an_unknown_outcome() {
+    let refuses = Behavior::Fails(unavailable());
+    let store = Arc::new(ScriptedStore::default().with(Operation::Withdraw, refuses));
+    let service = store.another_service(|_| {});
+    store.next([Behavior::Late(SHORT * 2)]);
+    let claim = Arc::new(for_short(&claim()));
+    let answer = Waiting::on(&service, &claim, LONG_WAIT).answer().await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    settle().await;
+    assert_eq!(store.cleanups(), [Operation::Withdraw; 2], "it is retried");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_waiter_whose_grant_was_over_when_the_answer_came_waits_on_in_its_place() {
     let (service, store) = ScriptedStore::service();
