@@ -1,5 +1,6 @@
 //! A claim on locks of several partitions of a cluster, and the steps in which it is granted them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -31,7 +32,9 @@ pub(super) struct PartialClaim<'a> {
     pub(super) node: &'a Node,
     pub(super) claim: Claim,
     /// Identifies all locks of the claim.
-    pub(super) of_all: u64,
+    of_all: u64,
+    /// Whether the first try of a command may still arrive, and be granted or queued then.
+    may_arrive: AtomicBool,
 }
 
 /// Which places a claim has in the queues before it is queued.
@@ -236,7 +239,21 @@ pub(super) async fn leave(parts: &[PartialClaim<'_>], request: Option<QueueReque
     drop(join_all(leaving).await);
 }
 
-impl PartialClaim<'_> {
+impl<'a> PartialClaim<'a> {
+    pub(super) fn new(node: &'a Node, claim: Claim, of_all: u64) -> Self {
+        Self {
+            node,
+            claim,
+            of_all,
+            may_arrive: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether an earlier try of what it was sent may still arrive.
+    pub(super) fn may_arrive(&self) -> bool {
+        self.may_arrive.load(Ordering::Relaxed)
+    }
+
     fn scope(&self, purpose: Purpose) -> AcquireScope {
         AcquireScope {
             purpose,
@@ -252,8 +269,15 @@ impl PartialClaim<'_> {
         request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Result<Acquired, AskReply>> {
-        self.node
-            .acquire(scope, &self.claim, attempt, request, deadline)
-            .await
+        let acquiring = self
+            .node
+            .acquire(scope, &self.claim, attempt, request, deadline);
+        let (reply, may_arrive) = acquiring.await?;
+        // A question alone neither grants nor enqueues anything.
+        let has_effect = scope.purpose == Purpose::Grant || request.is_some();
+        if may_arrive && has_effect {
+            self.may_arrive.store(true, Ordering::Relaxed);
+        }
+        Ok(reply)
     }
 }
