@@ -54,7 +54,7 @@ impl Core {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
-        self.attempts.keep(claim.token, at_nodes.ttl);
+        self.attempts.keep(claim.token, Duration::ZERO);
         let mut pauses = Backoff::default();
         let mut last = None;
         let mut known_place = None;
@@ -74,7 +74,14 @@ impl Core {
                 ask.take_place(place);
             }
             match self.round(&ask).await {
-                Ok(RoundEnd::Granted(granted)) => return Ok(Acquired::Granted(granted)),
+                Ok(RoundEnd::Granted(granted)) => {
+                    if claim.takes_over {
+                        // The stream releases what all of its attempts at the nodes may have left there.
+                        let lasts = granted.leases.iter().map(|lease| lease.ttl.get()).max();
+                        self.attempts.keep(claim.token, lasts.unwrap_or_default());
+                    }
+                    return Ok(Acquired::Granted(granted));
+                }
                 Ok(RoundEnd::Answered(Acquired::Waiting(mut waiting))) => {
                     // A node that took back a grant forgets the place of this request, which lost none.
                     waiting.restored &= request.is_some_and(|it| it.ticket.is_some());

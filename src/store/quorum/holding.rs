@@ -50,6 +50,8 @@ impl Core {
         rollback: Rollback,
         deadline: Instant,
     ) -> StoreResult<usize> {
+        // The service may have to repeat it.
+        self.attempts.keep(claim.token, Duration::ZERO);
         let attempts = self.attempts.all_at_nodes(claim.token, attempt);
         let tries = Tries::UntilConfirmed(claim.ttl.get());
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));

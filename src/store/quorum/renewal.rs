@@ -116,8 +116,8 @@ impl Core {
             let detail = "the leases were extended too late";
             return Err(StoreError::unknown(Fault::Timeout, detail));
         }
-        if let Some(renewal) = renewals.first() {
-            self.attempts.keep(token, renewal.lease.ttl);
+        if let Some(renewal) = renewals.first().filter(|it| it.is_of_stream) {
+            self.attempts.keep(token, renewal.lease.ttl.get());
         }
         let is_agreed = self.is_agreed(&votes, names.len());
         if let Some(decided) = self.decided((names, token, attempt), &renewals, is_agreed) {

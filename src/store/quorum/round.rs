@@ -86,8 +86,7 @@ struct RoundPart {
 impl Ask {
     /// Has the next round ask with another attempt, because nodes refuse this one from now on.
     pub(super) fn rename(&self, attempts: &Attempts) {
-        let (token, ttl) = (self.claim.token, self.claim.ttl);
-        attempts.rename(token, self.requested, self.attempt, ttl);
+        attempts.rename(self.claim.token, self.requested, self.attempt);
     }
 
     /// Asks from this place in the queues.
