@@ -115,6 +115,11 @@ impl Nodes {
             .collect()
     }
 
+    /// For each node, what its tokens have been.
+    pub(super) fn token_leads(&self) -> impl Iterator<Item = &TokenLead> {
+        self.token_leads.iter()
+    }
+
     /// For each node, how many operations were dropped that were to follow.
     pub(super) fn dropped(&self) -> impl Iterator<Item = u64> {
         self.follow_ups.iter().map(FollowUps::dropped)

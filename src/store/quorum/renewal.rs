@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::Core;
+use super::drift::TokenLead;
 use super::follow_ups::FollowUps;
 use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
@@ -18,6 +18,7 @@ use crate::domain::{
     Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token, Ttl,
 };
 use crate::store::assignment::Assigned;
+use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
 
@@ -32,6 +33,7 @@ struct RenewalPart {
     node: NodeStore,
     turn: NodeTurn,
     follow_ups: FollowUps,
+    token_lead: TokenLead,
     names: LockNames,
     token: Token,
     /// As the nodes get them.
@@ -74,6 +76,7 @@ impl Core {
                 node: at_node.store,
                 turn: at_node.turn,
                 follow_ups: at_node.follow_ups,
+                token_lead: at_node.token_lead,
                 names: names.clone(),
                 token,
                 options,
@@ -161,7 +164,8 @@ impl Core {
     }
 
     /// Has the largest tokens recorded by a majority, whose nodes have the leases with different ones. A token that no
-    /// majority has may be larger than those of later holders, and must not be reported.
+    /// majority has may be larger than those of later holders, and must not be reported. Nobody waits for a slow node: it gets
+    /// the tokens as one that was away does.
     async fn settle(
         &self,
         renewed: (&LockNames, Token, Attempt),
@@ -169,37 +173,51 @@ impl Core {
         renewals: &[Renewal],
         deadline: Instant,
     ) -> StoreResult<Vec<Fence>> {
-        let mut decided = fences(renewals);
         let unsettled = || {
             let detail = "nodes have the leases with different fencing tokens";
             StoreError::unknown(Fault::Busy, detail)
         };
         let decided_so_far = self.decided(renewed, renewals, false);
         let follower = decided_so_far.ok_or_else(unsettled)?;
-        let at_nodes = self.nodes.all().iter().zip(&votes.0);
-        let present = at_nodes.filter_map(|(node, vote)| {
+        let now_us = wall_time().unix_us();
+        let present = self.nodes.token_leads().zip(&votes.0).map(|(lead, vote)| {
             let renewals = extended(vote.as_ref()?.as_ref().ok()?)?;
-            Some((node, fences(renewals)))
+            // As in a round, such a node has no vote.
+            let is_too_far = lead.is_too_far(renewals.iter().map(|it| &it.lease), now_us);
+            (!is_too_far).then(|| fences(renewals))
         });
         let mut present: Vec<_> = present.collect();
+        let mut decided = merge::largest(present.iter().flatten().cloned());
         for _ in 0..RECORDINGS_MAX {
-            let assignments = present.iter().map(async |(node, present)| {
-                let changes = changes(present, &decided, false);
-                let assigned = node.assign_fences(&follower.claim, &changes, deadline);
-                answered_by(deadline, assigned).await
+            let answers = self.nodes.ask_each(deadline, |index, node| {
+                let (follower, present) = (Arc::clone(&follower), present[index].as_ref());
+                let changes = present.map(|present| changes(present, &decided, false));
+                Box::pin(async move {
+                    let Some(changes) = changes else {
+                        return Ok(Assigned::NotHeld);
+                    };
+                    let assigned = node.assign_fences(&follower.claim, &changes, deadline);
+                    assigned.await
+                })
             });
-            let answers = join_all(assignments).await;
-            for ((_, present), answer) in present.iter_mut().zip(&answers) {
-                if let Ok(Assigned::Held(_)) = answer {
-                    present.clone_from(&decided);
-                }
-            }
-            let answers = || answers.iter().flatten();
-            let held = answers().filter(|answer| matches!(answer, Assigned::Held(_)));
-            if held.count() >= self.nodes.majority() {
+            let held = |answers: &ByNode<Assigned>| {
+                let held = answers.received();
+                held.filter(|it| matches!(it, Assigned::Held(_))).count()
+            };
+            let majority = self.nodes.majority();
+            let is_decided = |answers: &ByNode<Assigned>| {
+                held(answers) >= majority || held(answers) + answers.missing() < majority
+            };
+            let answers = answers.until(deadline, is_decided).await;
+            if held(&answers) >= majority {
                 return Ok(decided);
             }
-            let taken = answers().filter_map(|answer| match answer {
+            for (index, answer) in answers.by_index() {
+                if let Assigned::Held(_) = answer {
+                    present[index] = Some(decided.clone());
+                }
+            }
+            let taken = answers.received().filter_map(|answer| match answer {
                 Assigned::Taken(counters) => Some(&counters[..]),
                 Assigned::Held(_) | Assigned::NotHeld => None,
             });
@@ -280,7 +298,7 @@ impl RenewalPart {
         let deadline = Instant::now() + RESTORE_MAX;
         match decision {
             RenewalDecision::Extended(decided) => {
-                let restored = decided.restore(&self.node, &answer, deadline);
+                let restored = decided.restore(&self.node, &self.token_lead, &answer, deadline);
                 // If the node does not answer, the next renewal tries again.
                 let _ = answered_by(deadline, restored).await;
             }

@@ -288,7 +288,7 @@ impl RoundPart {
         let Acquired::Granted(granted) = &answer else {
             return Ok(answer);
         };
-        if self.token_lead.is_too_far(granted, now_us) {
+        if self.token_lead.is_too_far(&granted.leases, now_us) {
             self.roll_back().await;
             return Err(StoreError::unavailable(Fault::Corrupt, TOO_FAR_AHEAD));
         }
