@@ -12,9 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::answers::{later, listed, name_of};
-use super::partial_claim::{
-    PartialClaim, PlacesBefore, ask, ask_settled, enqueue, grant, leave, undo,
-};
+use super::partial_claim::{PartialClaim, PlacesBefore, ask, enqueue, grant, leave, undo};
 use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, LockName, LockNames, Mismatch, QueueRequest, Refused,
     Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
@@ -211,11 +209,8 @@ async fn acquire_parts(
             deadline,
         )
         .await?
-    } else if request.is_some() {
-        // It gets its place at once, and learns there if what is in the way goes away.
-        ask(parts, attempt, deadline).await?
     } else {
-        ask_settled(parts, attempt, deadline).await?
+        ask(parts, attempt, request.is_some(), deadline).await?
     };
     let mut places = match answers.has_place_in() {
         Some(number) => PlacesBefore::Former(number),

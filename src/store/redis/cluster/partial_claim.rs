@@ -48,30 +48,36 @@ pub(super) enum PlacesBefore {
     Former(usize),
 }
 
-/// Asks all partitions what is in the way of the claim, and changes nothing. If that is only a part of its locks, granted
-/// just now, another claim may be about to be granted its locks, or fail to: then asks again.
-pub(super) async fn ask_settled(
+/// How often partitions are asked again whose answers are about to change.
+struct Settling {
+    deadline: Instant,
+    asked_again: usize,
+    backoff: Backoff,
+}
+
+/// Asks all partitions what is in the way of the claim, and changes nothing. Another request of the claim may just be granted
+/// its locks, one partition after the other; or another claim may, if what is in the way is only a part of the locks, granted
+/// just now. Then asks again, but for the other claim only if this one does not wait: one that waits gets its place at once,
+/// and learns there if what is in the way goes away.
+pub(super) async fn ask(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
+    waits: bool,
     deadline: Instant,
 ) -> StoreResult<PartitionAnswers> {
     let locks: usize = parts.iter().map(|part| part.claim.names.len()).sum();
-    let mut backoff = Backoff::default();
-    for _ in 0..SETTLED_AFTER {
-        let pause = backoff.next(SETTLE_PAUSE_MIN, SETTLE_PAUSE_MAX);
-        let answers = ask(parts, attempt, deadline).await?;
+    let mut settling = Settling::by(deadline);
+    loop {
+        let answers = ask_once(parts, attempt, deadline).await?;
         let is_part = !answers.conflicts.is_empty() && answers.conflicts.len() < locks;
-        let is_new = answers.conflicts.iter().any(is_new);
-        if !is_part || !is_new || Instant::now() + pause >= deadline {
+        let may_pass = is_part && !waits && answers.conflicts.iter().any(is_new);
+        if !(may_pass || answers.is_held_in_part()) || !settling.may_ask_again().await {
             return Ok(answers);
         }
-        sleep(pause).await;
     }
-    ask(parts, attempt, deadline).await
 }
 
-/// The same once.
-pub(super) async fn ask(
+async fn ask_once(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
     deadline: Instant,
@@ -89,6 +95,22 @@ pub(super) async fn ask(
 /// Asks one partition after the other, and queues the claim in each, with the ticket of the first, until one refuses it for
 /// good. The first is one where it has a place, if there is any: others may have lost theirs.
 pub(super) async fn enqueue(
+    parts: &[PartialClaim<'_>],
+    attempt: Attempt,
+    request: &mut Option<QueueRequest>,
+    places: PlacesBefore,
+    deadline: Instant,
+) -> StoreResult<PartitionAnswers> {
+    let mut settling = Settling::by(deadline);
+    loop {
+        let answers = enqueue_once(parts, attempt, request, places, deadline).await?;
+        if !answers.is_held_in_part() || !settling.may_ask_again().await {
+            return Ok(answers);
+        }
+    }
+}
+
+async fn enqueue_once(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
     request: &mut Option<QueueRequest>,
@@ -204,7 +226,7 @@ async fn all_conflicts(
     let Acquired::Refused(Refused::Blocked(_)) = &refused else {
         return Ok(refused);
     };
-    let answers = ask_settled(parts, attempt, deadline).await?;
+    let answers = ask(parts, attempt, false, deadline).await?;
     Ok(match answers.conflicts.is_empty() {
         true => refused,
         false => Acquired::Refused(Refused::Blocked(listed(claim, answers.conflicts))),
@@ -237,6 +259,27 @@ pub(super) async fn leave(parts: &[PartialClaim<'_>], request: Option<QueueReque
         .map(|it| it.node.suspend(&it.claim, options, deadline));
     // A place that could not be left expires.
     drop(join_all(leaving).await);
+}
+
+impl Settling {
+    fn by(deadline: Instant) -> Self {
+        Self {
+            deadline,
+            asked_again: 0,
+            backoff: Backoff::default(),
+        }
+    }
+
+    /// Pauses before the partitions are asked again, or returns that there is no time for it.
+    async fn may_ask_again(&mut self) -> bool {
+        let pause = self.backoff.next(SETTLE_PAUSE_MIN, SETTLE_PAUSE_MAX);
+        self.asked_again += 1;
+        if self.asked_again > SETTLED_AFTER || Instant::now() + pause >= self.deadline {
+            return false;
+        }
+        sleep(pause).await;
+        true
+    }
 }
 
 impl<'a> PartialClaim<'a> {

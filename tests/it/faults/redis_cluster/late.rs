@@ -1,9 +1,10 @@
-//! Claims on locks of several primaries, of which one gets commands late: a late command grants and enqueues nothing.
+//! Claims on locks of several primaries, of which one gets commands late, or answers late: a late command grants and
+//! enqueues nothing, and a retry meanwhile is no other claim.
 
 use std::time::Duration;
 
 use leasehold::config::RedisConfig;
-use leasehold::domain::{Claim, LockName, LockState, Refused};
+use leasehold::domain::{Claim, GrantKind, LockName, LockState, Refused};
 use leasehold::service::AcquireOutcome;
 use tokio::time::sleep;
 
@@ -22,7 +23,7 @@ const LATE: Duration = Duration::from_millis(700);
 
 /// Two processes that reach two primaries over a network that can fail, and a lock on each of these.
 struct LateNetwork {
-    _cluster: RedisCluster,
+    cluster: RedisCluster,
     proxies: [Proxy; 2],
     /// The first one is granted first.
     locks: [LockName; 2],
@@ -47,7 +48,7 @@ impl LateNetwork {
         .await;
         let processes = [process(&cluster).await, process(&cluster).await];
         let network = Self {
-            _cluster: cluster,
+            cluster,
             proxies,
             locks,
             processes,
@@ -183,4 +184,30 @@ async fn a_claim_whose_client_has_gone_is_not_enqueued_again_by_a_late_command()
     };
     network.tried_twice(0, hangs_up, async {}).await;
     assert_eq!(network.queue_lengths().await, Some([0, 0]));
+}
+
+/// The first primary has granted its lock to the first request, and the second one has not yet.
+#[tokio::test]
+async fn a_retry_while_a_claim_is_being_granted_its_locks_is_granted_them() {
+    let network = LateNetwork::start().await;
+    for wait in [Duration::ZERO, Duration::from_secs(10)] {
+        let claim = network.claim_on_both();
+        network.proxies[0].delay_replies(SENT_WITHIN / 2);
+        let first = network.processes[0].acquire(&claim);
+        let retry = async {
+            let pattern = format!("lh:1:{{*}}:l:{}", network.locks[0]);
+            eventually("it holds the first lock", async || {
+                let keys = network.cluster.nodes[0].keys(0, &pattern).await;
+                (!keys.is_empty()).then_some(())
+            })
+            .await;
+            network.processes[1].acquire_within(&claim, wait).await
+        };
+        let (first, retry) = tokio::join!(first, retry);
+        network.proxies[0].delay_replies(Duration::ZERO);
+        let [first, retry] = [first, retry].map(|answer| answer.expect("there was time"));
+        assert_eq!(first.kind(), Some(GrantKind::New), "{first:?}");
+        assert_eq!(retry.kind(), Some(GrantKind::Replayed), "{retry:?}");
+        release(&network.processes[0], &claim).await;
+    }
 }
