@@ -121,13 +121,16 @@ impl Core {
     /// One round. If the claim is not granted, what nodes have granted is rolled back.
     async fn round(&self, ask: &Ask) -> StoreResult<RoundEnd> {
         let begun = Instant::now();
-        let mut round = Round::begin(&self.nodes, &self.attempts, ask);
-        let mut votes = round.votes().await;
+        let (mut round, [votes, votes_at_place]) = Round::begin(&self.nodes, &self.attempts, ask);
+        let mut votes = votes.until(ask.deadline, verdict::is_decided).await;
         let mut verdict = judge(self.drift, &votes);
         let mut place = None;
         if let Verdict::Unplaced(sequence) = verdict {
             place = Some(sequence);
-            votes = round.votes_at(sequence).await;
+            round.place(sequence);
+            votes = votes_at_place
+                .until(ask.deadline, verdict::is_decided)
+                .await;
             verdict = judge(self.drift, &votes);
         }
         if let Verdict::Answered(Acquired::Waiting(waiting)) = &verdict {

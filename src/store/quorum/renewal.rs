@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Core;
@@ -69,7 +69,7 @@ impl Core {
         };
         let begun = Instant::now();
         let (decision, decided) = watch::channel(RenewalDecision::Open);
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (sender, answers) = NodeAnswers::of(self.nodes.all().len());
         for at_node in self.nodes.in_turn(token) {
             let index = at_node.index;
             let part = RenewalPart {
@@ -88,7 +88,6 @@ impl Core {
             let run = part.run(move |answer| drop(sender.send((index, answer))));
             tokio::spawn(traces::inherit(run));
         }
-        let answers = NodeAnswers::from(receiver, self.nodes.all().len());
         let votes = answers.until(deadline, is_decided).await;
         let majority = self.nodes.majority();
         if votes.received().filter_map(extended).count() < majority {
@@ -122,7 +121,7 @@ impl Core {
         if let Some(renewal) = renewals.first().filter(|it| it.is_of_stream) {
             self.attempts.keep(token, renewal.lease.ttl.get());
         }
-        let is_agreed = self.is_agreed(&votes, names.len());
+        let is_agreed = agree_on_terms(&votes);
         if let Some(decided) = self.decided((names, token, attempt), &renewals, is_agreed) {
             decision.send_replace(RenewalDecision::Extended(decided));
         }
@@ -226,17 +225,6 @@ impl Core {
         Err(unsettled())
     }
 
-    /// Whether a majority has each lease with the same hold count, TTL and mode. If not, some nodes that have answered
-    /// missed the last change, and others have it: nobody knows which.
-    fn is_agreed(&self, votes: &ByNode<Renewed>, locks: usize) -> bool {
-        let extended: Vec<_> = votes.received().filter_map(extended).collect();
-        (0..locks).all(|lock| {
-            let leases = extended.iter().map(|renewals| &renewals[lock].lease);
-            let changed = leases.map(|it| (it.ttl, it.holder.mode, it.holder.hold_count));
-            merge::agreed(self.nodes.majority(), &changed.collect::<Vec<_>>()).is_some()
-        })
-    }
-
     /// What nodes need to take part again.
     fn decided(
         &self,
@@ -289,12 +277,14 @@ impl RenewalPart {
             // The next renewal tries again.
             return;
         }
+        let is_decided = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
+        let decision = self.decision.wait_for(is_decided).await;
+        let Ok(decision) = decision.map(|decision| decision.clone()) else {
+            return;
+        };
         let Some(_follow_up) = self.follow_ups.begin() else {
             return;
         };
-        let is_decided = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
-        let decision = self.decision.wait_for(is_decided).await;
-        let decision = decision.map_or(RenewalDecision::Open, |decision| decision.clone());
         let deadline = Instant::now() + RESTORE_MAX;
         match decision {
             RenewalDecision::Extended(decided) => {
@@ -341,7 +331,8 @@ fn is_decided(votes: &ByNode<Renewed>) -> bool {
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
-/// Whether a majority has extended leases with the same hold counts, TTLs and modes. Another node may have missed a change.
+/// Whether a majority has extended leases with the same hold counts, TTLs and modes. Another node may have missed a change. If
+/// there is none, some nodes that have answered missed the last change, and others have it: nobody knows which.
 fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
     let terms = |renewals: &Vec<Renewal>| {
         let leases = renewals.iter().map(|renewal| &renewal.lease);
