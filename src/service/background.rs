@@ -3,8 +3,8 @@
 //!
 //! Also the periodic checks of the store, and the wait for all of this when the process stops.
 //!
-//! Rollbacks are by attempt. A release, which is by token, is *not* retried: its client may have posted the token again
-//! since, and hold the lock again.
+//! Rollbacks are by attempt. A release, which is by token, is *not* retried here: its client may have posted the token again
+//! since, and hold the lock again. A quorum repeats it at single nodes, for as long as a majority refuses the token.
 
 use std::convert::Infallible;
 use std::fmt;

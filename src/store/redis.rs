@@ -135,15 +135,21 @@ impl LockStore for RedisStore {
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Acquired> {
-        match self.node_of(&claim.names) {
+        let (mut acquired, may_arrive) = match self.node_of(&claim.names) {
             Some(node) => {
                 let scope = AcquireScope::ALONE;
                 let acquiring = node.acquire(scope, claim, attempt, queue_request, deadline);
-                Ok(acquiring.await??)
+                let (outcome, may_arrive) = acquiring.await?;
+                (outcome?, may_arrive)
             }
             // Boxed, so that the futures of other requests need no space for it.
-            None => Box::pin(self.acquire_across(claim, attempt, queue_request, deadline)).await,
+            None => Box::pin(self.acquire_across(claim, attempt, queue_request, deadline)).await?,
+        };
+        if may_arrive {
+            self.resolve_ambiguous(&mut acquired, claim, attempt, deadline)
+                .await?;
         }
+        Ok(acquired)
     }
 
     async fn suspend(

@@ -54,7 +54,7 @@ impl Core {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
-        self.attempts.keep(claim.token, at_nodes.ttl);
+        self.attempts.keep(claim.token, Duration::ZERO);
         let mut pauses = Backoff::default();
         let mut last = None;
         let mut known_place = None;
@@ -74,7 +74,14 @@ impl Core {
                 ask.take_place(place);
             }
             match self.round(&ask).await {
-                Ok(RoundEnd::Granted(granted)) => return Ok(Acquired::Granted(granted)),
+                Ok(RoundEnd::Granted(granted)) => {
+                    if claim.takes_over {
+                        // The stream releases what all of its attempts at the nodes may have left there.
+                        let lasts = granted.leases.iter().map(|lease| lease.ttl.get()).max();
+                        self.attempts.keep(claim.token, lasts.unwrap_or_default());
+                    }
+                    return Ok(Acquired::Granted(granted));
+                }
                 Ok(RoundEnd::Answered(Acquired::Waiting(mut waiting))) => {
                     // A node that took back a grant forgets the place of this request, which lost none.
                     waiting.restored &= request.is_some_and(|it| it.ticket.is_some());
@@ -114,13 +121,16 @@ impl Core {
     /// One round. If the claim is not granted, what nodes have granted is rolled back.
     async fn round(&self, ask: &Ask) -> StoreResult<RoundEnd> {
         let begun = Instant::now();
-        let mut round = Round::begin(&self.nodes, &self.attempts, ask);
-        let mut votes = round.votes().await;
+        let (mut round, [votes, votes_at_place]) = Round::begin(&self.nodes, &self.attempts, ask);
+        let mut votes = votes.until(ask.deadline, verdict::is_decided).await;
         let mut verdict = judge(self.drift, &votes);
         let mut place = None;
         if let Verdict::Unplaced(sequence) = verdict {
             place = Some(sequence);
-            votes = round.votes_at(sequence).await;
+            round.place(sequence);
+            votes = votes_at_place
+                .until(ask.deadline, verdict::is_decided)
+                .await;
             verdict = judge(self.drift, &votes);
         }
         if let Verdict::Answered(Acquired::Waiting(waiting)) = &verdict {

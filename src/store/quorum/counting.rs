@@ -51,7 +51,7 @@ impl CountLeases for QuorumStore {
             return Ok(CountOutcome::Within);
         }
         if let CountStep::Take { by, .. } = step {
-            // The nodes carry it out, whoever waits for their answers.
+            // They have until the same deadline, whoever waits for their answers. What is counted after that ends by itself.
             drop(ask(CountStep::Undo(by)));
         }
         let of_majority = answers.of_majority(Effect::MayBeDone)?;

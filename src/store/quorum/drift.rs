@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::domain::{Claim, Granted, Holder, Lease, Timestamp, Ttl};
+use crate::domain::{Claim, Holder, Lease, Timestamp, Ttl};
 use crate::store::StoreHealth;
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -138,9 +138,13 @@ fn whole_millis(duration: Duration) -> Duration {
 pub(super) struct TokenLead(Arc<AtomicU64>);
 
 impl TokenLead {
-    /// Notes a grant by the node. Returns whether its tokens are too far ahead of the time `now_us` of this process.
-    pub(super) fn is_too_far(&self, granted: &Granted, now_us: u64) -> bool {
-        let fences = granted.leases.iter().map(|lease| lease.holder.fence.get());
+    /// Notes the tokens of leases at the node. Returns whether they are too far ahead of the time `now_us` of this process.
+    pub(super) fn is_too_far<'a>(
+        &self,
+        leases: impl IntoIterator<Item = &'a Lease>,
+        now_us: u64,
+    ) -> bool {
+        let fences = leases.into_iter().map(|lease| lease.holder.fence.get());
         let largest = fences.max().unwrap_or_default();
         self.0.fetch_max(largest, Ordering::Relaxed);
         is_too_far_ahead(largest, now_us)

@@ -12,10 +12,7 @@ use crate::domain::{
     Attempt, Claim, Fence, Lease, LockNames, Released, Rollback, StepBack, SuspendOptions,
     Suspended, Token,
 };
-use crate::store::{Fault, StoreError, StoreResult};
-
-/// For how long a release is repeated at a node that does not confirm it. Later, most leases have ended by themselves.
-const RELEASE_TRIES: Duration = Duration::from_secs(60);
+use crate::store::{Fault, StoreError, StoreResult, TOMBSTONE_TTL};
 
 impl Core {
     pub(super) async fn suspend(
@@ -50,6 +47,8 @@ impl Core {
         rollback: Rollback,
         deadline: Instant,
     ) -> StoreResult<usize> {
+        // The service may have to repeat it.
+        self.attempts.keep(claim.token, Duration::ZERO);
         let attempts = self.attempts.all_at_nodes(claim.token, attempt);
         let tries = Tries::UntilConfirmed(claim.ttl.get());
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
@@ -80,7 +79,12 @@ impl Core {
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
         let tries = match step_back {
-            None => Tries::UntilConfirmed(RELEASE_TRIES),
+            // As long as the other nodes remember it: later, the claim may have the locks again. A node that is away for longer
+            // keeps the lease until its TTL is over.
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                Tries::UntilConfirmed(TOMBSTONE_TTL.saturating_sub(left))
+            }
             // A step back must not be carried out later than its answer.
             Some(_) => Tries::Once,
         };

@@ -12,6 +12,11 @@ use crate::domain::{
     LockView, Mode, NotHolder, Position, Queue,
 };
 
+/// How many of these nodes decide: no two majorities are without a common node.
+pub(super) fn majority_of(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
 /// The largest value that at least `needed` of these reach; the smallest of fewer.
 pub(super) fn reached_by<T: Ord>(needed: usize, values: impl IntoIterator<Item = T>) -> Option<T> {
     let mut values: Vec<_> = values.into_iter().collect();
@@ -22,8 +27,7 @@ pub(super) fn reached_by<T: Ord>(needed: usize, values: impl IntoIterator<Item =
 
 /// How many of `answers` answers stand for a majority, if nodes that did not answer may agree with them.
 pub(super) fn needed(nodes: usize, answers: usize) -> usize {
-    let majority = nodes / 2 + 1;
-    majority.saturating_sub(nodes - answers).max(1)
+    majority_of(nodes).saturating_sub(nodes - answers).max(1)
 }
 
 /// The holders that at least `needed` of these reports have.
@@ -55,7 +59,7 @@ pub(super) fn evicted(drift: Drift, needed: usize, reports: &[&Holders]) -> Hold
 /// Whether an evicted claim may still hold, by what nodes have told: fewer than a majority remember its end, and it may be at
 /// those that are silent. A node that lacked it may get it back by a renewal that is under way.
 pub(super) fn may_go_on(nodes: usize, reports: &[&Holders]) -> bool {
-    let (majority, silent) = (nodes / 2 + 1, nodes - reports.len());
+    let (majority, silent) = (majority_of(nodes), nodes - reports.len());
     let by_claim = by_claim(reports);
     let mut counts = by_claim.values().map(Vec::len);
     counts.any(|count| count < majority && count + silent >= majority)

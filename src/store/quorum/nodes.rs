@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::drift::TokenLead;
 use super::follow_ups::FollowUps;
+use super::merge::majority_of;
 use super::turns::{NodeTurn, NodeTurns};
 use crate::backoff::{Backoff, jittered};
 use crate::domain::Token;
@@ -82,9 +83,9 @@ impl Nodes {
         &self.nodes
     }
 
-    /// How many nodes decide: no two majorities are without a common node.
+    /// How many nodes decide.
     pub(super) fn majority(&self) -> usize {
-        self.nodes.len() / 2 + 1
+        majority_of(self.nodes.len())
     }
 
     /// How many operations are still in progress at nodes.
@@ -113,6 +114,11 @@ impl Nodes {
         nodes
             .map(|(node, lead)| lead.judged(node.health(), now_us))
             .collect()
+    }
+
+    /// For each node, what its tokens have been.
+    pub(super) fn token_leads(&self) -> impl Iterator<Item = &TokenLead> {
+        self.token_leads.iter()
     }
 
     /// For each node, how many operations were dropped that were to follow.
@@ -190,16 +196,8 @@ impl<T> NodeAnswers<T> {
     /// The answers of `nodes` nodes, and where they are sent.
     pub(super) fn of(nodes: usize) -> (mpsc::UnboundedSender<(usize, StoreResult<T>)>, Self) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (sender, Self::from(receiver, nodes))
-    }
-
-    /// The answers of `nodes` nodes that a channel brings.
-    pub(super) fn from(
-        receiver: mpsc::UnboundedReceiver<(usize, StoreResult<T>)>,
-        nodes: usize,
-    ) -> Self {
         let by_node = (0..nodes).map(|_| None).collect();
-        Self { receiver, by_node }
+        (sender, Self { receiver, by_node })
     }
 
     /// Collects answers until they decide the operation. Returns what there is when all nodes have answered, when the
@@ -247,7 +245,7 @@ pub(super) struct ByNode<T>(pub(super) Vec<Option<StoreResult<T>>>);
 
 impl<T> ByNode<T> {
     pub(super) fn majority(&self) -> usize {
-        self.0.len() / 2 + 1
+        majority_of(self.0.len())
     }
 
     /// How many nodes have neither answered nor failed.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Core;
+use super::drift::TokenLead;
 use super::follow_ups::FollowUps;
 use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
@@ -18,6 +18,7 @@ use crate::domain::{
     Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token, Ttl,
 };
 use crate::store::assignment::Assigned;
+use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
 
@@ -32,6 +33,7 @@ struct RenewalPart {
     node: NodeStore,
     turn: NodeTurn,
     follow_ups: FollowUps,
+    token_lead: TokenLead,
     names: LockNames,
     token: Token,
     /// As the nodes get them.
@@ -67,13 +69,14 @@ impl Core {
         };
         let begun = Instant::now();
         let (decision, decided) = watch::channel(RenewalDecision::Open);
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (sender, answers) = NodeAnswers::of(self.nodes.all().len());
         for at_node in self.nodes.in_turn(token) {
             let index = at_node.index;
             let part = RenewalPart {
                 node: at_node.store,
                 turn: at_node.turn,
                 follow_ups: at_node.follow_ups,
+                token_lead: at_node.token_lead,
                 names: names.clone(),
                 token,
                 options,
@@ -85,7 +88,6 @@ impl Core {
             let run = part.run(move |answer| drop(sender.send((index, answer))));
             tokio::spawn(traces::inherit(run));
         }
-        let answers = NodeAnswers::from(receiver, self.nodes.all().len());
         let votes = answers.until(deadline, is_decided).await;
         let majority = self.nodes.majority();
         if votes.received().filter_map(extended).count() < majority {
@@ -116,10 +118,10 @@ impl Core {
             let detail = "the leases were extended too late";
             return Err(StoreError::unknown(Fault::Timeout, detail));
         }
-        if let Some(renewal) = renewals.first() {
-            self.attempts.keep(token, renewal.lease.ttl);
+        if let Some(renewal) = renewals.first().filter(|it| it.is_of_stream) {
+            self.attempts.keep(token, renewal.lease.ttl.get());
         }
-        let is_agreed = self.is_agreed(&votes, names.len());
+        let is_agreed = agree_on_terms(&votes);
         if let Some(decided) = self.decided((names, token, attempt), &renewals, is_agreed) {
             decision.send_replace(RenewalDecision::Extended(decided));
         }
@@ -161,7 +163,8 @@ impl Core {
     }
 
     /// Has the largest tokens recorded by a majority, whose nodes have the leases with different ones. A token that no
-    /// majority has may be larger than those of later holders, and must not be reported.
+    /// majority has may be larger than those of later holders, and must not be reported. Nobody waits for a slow node: it gets
+    /// the tokens as one that was away does.
     async fn settle(
         &self,
         renewed: (&LockNames, Token, Attempt),
@@ -169,54 +172,57 @@ impl Core {
         renewals: &[Renewal],
         deadline: Instant,
     ) -> StoreResult<Vec<Fence>> {
-        let mut decided = fences(renewals);
         let unsettled = || {
             let detail = "nodes have the leases with different fencing tokens";
             StoreError::unknown(Fault::Busy, detail)
         };
         let decided_so_far = self.decided(renewed, renewals, false);
         let follower = decided_so_far.ok_or_else(unsettled)?;
-        let at_nodes = self.nodes.all().iter().zip(&votes.0);
-        let present = at_nodes.filter_map(|(node, vote)| {
+        let now_us = wall_time().unix_us();
+        let present = self.nodes.token_leads().zip(&votes.0).map(|(lead, vote)| {
             let renewals = extended(vote.as_ref()?.as_ref().ok()?)?;
-            Some((node, fences(renewals)))
+            // As in a round, such a node has no vote.
+            let is_too_far = lead.is_too_far(renewals.iter().map(|it| &it.lease), now_us);
+            (!is_too_far).then(|| fences(renewals))
         });
         let mut present: Vec<_> = present.collect();
+        let mut decided = merge::largest(present.iter().flatten().cloned());
         for _ in 0..RECORDINGS_MAX {
-            let assignments = present.iter().map(async |(node, present)| {
-                let changes = changes(present, &decided, false);
-                let assigned = node.assign_fences(&follower.claim, &changes, deadline);
-                answered_by(deadline, assigned).await
+            let answers = self.nodes.ask_each(deadline, |index, node| {
+                let (follower, present) = (Arc::clone(&follower), present[index].as_ref());
+                let changes = present.map(|present| changes(present, &decided, false));
+                Box::pin(async move {
+                    let Some(changes) = changes else {
+                        return Ok(Assigned::NotHeld);
+                    };
+                    let assigned = node.assign_fences(&follower.claim, &changes, deadline);
+                    assigned.await
+                })
             });
-            let answers = join_all(assignments).await;
-            for ((_, present), answer) in present.iter_mut().zip(&answers) {
-                if let Ok(Assigned::Held(_)) = answer {
-                    present.clone_from(&decided);
-                }
-            }
-            let answers = || answers.iter().flatten();
-            let held = answers().filter(|answer| matches!(answer, Assigned::Held(_)));
-            if held.count() >= self.nodes.majority() {
+            let held = |answers: &ByNode<Assigned>| {
+                let held = answers.received();
+                held.filter(|it| matches!(it, Assigned::Held(_))).count()
+            };
+            let majority = self.nodes.majority();
+            let is_decided = |answers: &ByNode<Assigned>| {
+                held(answers) >= majority || held(answers) + answers.missing() < majority
+            };
+            let answers = answers.until(deadline, is_decided).await;
+            if held(&answers) >= majority {
                 return Ok(decided);
             }
-            let taken = answers().filter_map(|answer| match answer {
+            for (index, answer) in answers.by_index() {
+                if let Assigned::Held(_) = answer {
+                    present[index] = Some(decided.clone());
+                }
+            }
+            let taken = answers.received().filter_map(|answer| match answer {
                 Assigned::Taken(counters) => Some(&counters[..]),
                 Assigned::Held(_) | Assigned::NotHeld => None,
             });
             decided = fences_above(&decided, taken).ok_or_else(unsettled)?;
         }
         Err(unsettled())
-    }
-
-    /// Whether a majority has each lease with the same hold count, TTL and mode. If not, some nodes that have answered
-    /// missed the last change, and others have it: nobody knows which.
-    fn is_agreed(&self, votes: &ByNode<Renewed>, locks: usize) -> bool {
-        let extended: Vec<_> = votes.received().filter_map(extended).collect();
-        (0..locks).all(|lock| {
-            let leases = extended.iter().map(|renewals| &renewals[lock].lease);
-            let changed = leases.map(|it| (it.ttl, it.holder.mode, it.holder.hold_count));
-            merge::agreed(self.nodes.majority(), &changed.collect::<Vec<_>>()).is_some()
-        })
     }
 
     /// What nodes need to take part again.
@@ -271,16 +277,18 @@ impl RenewalPart {
             // The next renewal tries again.
             return;
         }
+        let is_decided = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
+        let decision = self.decision.wait_for(is_decided).await;
+        let Ok(decision) = decision.map(|decision| decision.clone()) else {
+            return;
+        };
         let Some(_follow_up) = self.follow_ups.begin() else {
             return;
         };
-        let is_decided = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
-        let decision = self.decision.wait_for(is_decided).await;
-        let decision = decision.map_or(RenewalDecision::Open, |decision| decision.clone());
         let deadline = Instant::now() + RESTORE_MAX;
         match decision {
             RenewalDecision::Extended(decided) => {
-                let restored = decided.restore(&self.node, &answer, deadline);
+                let restored = decided.restore(&self.node, &self.token_lead, &answer, deadline);
                 // If the node does not answer, the next renewal tries again.
                 let _ = answered_by(deadline, restored).await;
             }
@@ -323,7 +331,8 @@ fn is_decided(votes: &ByNode<Renewed>) -> bool {
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
-/// Whether a majority has extended leases with the same hold counts, TTLs and modes. Another node may have missed a change.
+/// Whether a majority has extended leases with the same hold counts, TTLs and modes. Another node may have missed a change. If
+/// there is none, some nodes that have answered missed the last change, and others have it: nobody knows which.
 fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
     let terms = |renewals: &Vec<Renewal>| {
         let leases = renewals.iter().map(|renewal| &renewal.lease);

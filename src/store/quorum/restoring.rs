@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use tokio::time::Instant;
 
-use super::drift::Drift;
+use super::drift::{Drift, TokenLead};
 use super::lease;
 use super::nodes::NodeStore;
 use super::recording::changes;
@@ -15,6 +15,7 @@ use crate::domain::{
     Renewed, Rollback, RollbackRight, StepBack,
 };
 use crate::store::StoreResult;
+use crate::store::memory::wall_time;
 
 /// What a majority holds, for nodes that do not.
 #[derive(Debug)]
@@ -36,6 +37,7 @@ impl Decided {
     pub(super) async fn restore(
         &self,
         node: &NodeStore,
+        token_lead: &TokenLead,
         answer: &StoreResult<Renewed>,
         deadline: Instant,
     ) -> StoreResult<()> {
@@ -52,11 +54,14 @@ impl Decided {
                     // Another claim's lease is there, or the node has no vote yet.
                     return Ok(());
                 };
+                let undo = || node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
+                if token_lead.is_too_far(&granted.leases, wall_time().unix_us()) {
+                    // Such a node has no vote. If it failed before it has the decided token, a later renewal would find its own.
+                    return undo().await.map(drop);
+                }
                 if granted.kind != GrantKind::New && self.is_withdrawable {
                     // A later attempt has got the lease there meanwhile, and keeps the right to roll it back.
-                    let (claim, attempt) = (&self.claim, self.attempt);
-                    let undone = node.withdraw(claim, attempt, Rollback::Undo, deadline);
-                    undone.await?;
+                    undo().await?;
                 }
                 lease::fences(&granted.leases)
             }

@@ -23,7 +23,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::attempts::Attempts;
@@ -33,7 +33,7 @@ use super::follow_ups::{FollowUpPermit, FollowUps};
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
 use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
-use super::verdict::{self, fences};
+use super::verdict::fences;
 use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
 use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
@@ -64,8 +64,6 @@ pub(super) struct Ask {
 /// A round in progress. Dropped, it is rolled back.
 pub(super) struct Round {
     decision: watch::Sender<Decision>,
-    votes: Option<NodeAnswers<Acquired>>,
-    votes_at_place: Option<NodeAnswers<Acquired>>,
     assignments: u8,
     nodes: usize,
     deadline: Instant,
@@ -86,8 +84,7 @@ struct RoundPart {
 impl Ask {
     /// Has the next round ask with another attempt, because nodes refuse this one from now on.
     pub(super) fn rename(&self, attempts: &Attempts) {
-        let (token, ttl) = (self.claim.token, self.claim.ttl);
-        attempts.rename(token, self.requested, self.attempt, ttl);
+        attempts.rename(self.claim.token, self.requested, self.attempt);
     }
 
     /// Asks from this place in the queues.
@@ -100,11 +97,16 @@ impl Ask {
 }
 
 impl Round {
-    /// Asks all nodes.
-    pub(super) fn begin(nodes: &Nodes, attempts: &Attempts, ask: &Ask) -> Self {
+    /// Asks all nodes. Also returns where their votes come, and where those come that follow [`place`](Self::place).
+    pub(super) fn begin(
+        nodes: &Nodes,
+        attempts: &Attempts,
+        ask: &Ask,
+    ) -> (Self, [NodeAnswers<Acquired>; 2]) {
         let (decision, decided) = watch::channel(Decision::Open);
-        let (vote, votes) = mpsc::unbounded_channel();
-        let (vote_again, votes_at_place) = mpsc::unbounded_channel();
+        let count = nodes.all().len();
+        let (vote, votes) = NodeAnswers::of(count);
+        let (vote_again, votes_at_place) = NodeAnswers::of(count);
         for at_node in nodes.in_turn(ask.claim.token) {
             let index = at_node.index;
             let part = RoundPart {
@@ -123,32 +125,18 @@ impl Round {
             let vote_again = move |answer| drop(vote_again.send((index, answer)));
             tokio::spawn(traces::inherit(part.run(vote, vote_again)));
         }
-        let nodes = nodes.all().len();
-        Self {
+        let round = Self {
             decision,
-            votes: Some(NodeAnswers::from(votes, nodes)),
-            votes_at_place: Some(NodeAnswers::from(votes_at_place, nodes)),
             assignments: 0,
-            nodes,
+            nodes: count,
             deadline: ask.deadline,
-        }
+        };
+        (round, [votes, votes_at_place])
     }
 
-    /// The votes that decide the round.
-    pub(super) async fn votes(&mut self) -> ByNode<Acquired> {
-        match self.votes.take() {
-            Some(votes) => votes.until(self.deadline, verdict::is_decided).await,
-            None => ByNode((0..self.nodes).map(|_| None).collect()),
-        }
-    }
-
-    /// Has the claim enqueued at one place at all nodes, and returns the votes that decide the round then.
-    pub(super) async fn votes_at(&mut self, sequence: u64) -> ByNode<Acquired> {
+    /// Has the claim enqueued at one place at all nodes, which vote again then.
+    pub(super) fn place(&self, sequence: u64) {
         self.decision.send_replace(Decision::Place(sequence));
-        match self.votes_at_place.take() {
-            Some(votes) => votes.until(self.deadline, verdict::is_decided).await,
-            None => ByNode((0..self.nodes).map(|_| None).collect()),
-        }
     }
 
     /// Has the tokens recorded. Returns what each node has done.
@@ -289,7 +277,7 @@ impl RoundPart {
         let Acquired::Granted(granted) = &answer else {
             return Ok(answer);
         };
-        if self.token_lead.is_too_far(granted, now_us) {
+        if self.token_lead.is_too_far(&granted.leases, now_us) {
             self.roll_back().await;
             return Err(StoreError::unavailable(Fault::Corrupt, TOO_FAR_AHEAD));
         }

@@ -6,7 +6,9 @@ use super::drift::Drift;
 use super::nodes::{ByNode, Effect};
 use super::{lease, merge};
 use crate::backoff::up_to;
-use crate::domain::{Acquired, Conflict, Fence, GrantKind, Granted, Refused, Ticket, Waiting};
+use crate::domain::{
+    Acquired, Conflict, Fence, GrantKind, Granted, NotHolder, Refused, Ticket, Waiting,
+};
 use crate::store::StoreError;
 
 /// The longest pause before a claim asks again that has got some nodes, but not a majority.
@@ -28,8 +30,7 @@ const REFUSALS: [IsOfKind; 8] = [
     is_recovering,
 ];
 
-/// Those of which one node is enough, whatever the others have: somebody has ended the claim. If a majority were needed, it
-/// could be granted after its release.
+/// Those of which one node is enough unless a majority grants the locks or has the claim wait: somebody has ended it.
 const ENDS_OF_CLAIM: [IsOfKind; 2] = [was_ended, is_superseded];
 
 /// Those of which one node is enough, unless the claim may hold its locks already: what they depend on may be left at that
@@ -62,6 +63,9 @@ pub(super) enum Verdict {
 /// Whether further answers make no difference.
 pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
     let majority = votes.majority();
+    if released(votes).is_some() {
+        return true;
+    }
     if granted(votes).count() >= majority {
         return granted(votes).all(|granted| granted.kind == GrantKind::New)
             || agreed_fences(votes).is_some();
@@ -76,6 +80,9 @@ pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
 /// What the answers mean.
 pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
     let majority = votes.majority();
+    if let Some(released) = released(votes) {
+        return Verdict::Answered(released);
+    }
     if granted(votes).count() >= majority {
         let fences = agreed_fences(votes).unwrap_or_else(|| largest_fences(votes));
         return Verdict::Granted(fences);
@@ -173,12 +180,22 @@ fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
         .or_else(|| common_refusal(votes, &REFUSALS_OF_NODES, least))
 }
 
+/// The answer of a node that remembers the claim's release, whatever the others have. Only the claim's own client releases
+/// it, and one of the others may have missed that, and another one the grant: they would grant it again.
+fn released(votes: &ByNode<Acquired>) -> Option<Acquired> {
+    common_refusal(votes, &[was_released], 1)
+}
+
 /// The first of these kinds of answers that at least `least` nodes give.
 fn common_refusal(votes: &ByNode<Acquired>, kinds: &[IsOfKind], least: usize) -> Option<Acquired> {
     kinds.iter().find_map(|is_of_kind| {
         let same = || votes.received().filter(|vote| is_of_kind(vote));
         (same().count() >= least).then(|| same().next().cloned())?
     })
+}
+
+fn was_released(vote: &Acquired) -> bool {
+    matches!(vote, Acquired::Refused(Refused::Ended(ended)) if ended.reason == NotHolder::Released)
 }
 
 fn was_ended(vote: &Acquired) -> bool {

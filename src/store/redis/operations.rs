@@ -59,7 +59,8 @@ impl From<AskReply> for StoreError {
 }
 
 impl Node {
-    /// The outcome, or what the claim has asked for.
+    /// The outcome, or what the claim has asked for. Also returns whether an earlier try may still arrive, and be granted or
+    /// queued then: see [`resolve_ambiguous`](super::RedisStore::resolve_ambiguous).
     pub(super) async fn acquire(
         &self,
         scope: AcquireScope,
@@ -67,7 +68,7 @@ impl Node {
         attempt: Attempt,
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreResult<Result<Acquired, AskReply>> {
+    ) -> StoreResult<(Result<Acquired, AskReply>, bool)> {
         let node = self;
         if node.recovery.is_refused()
             && let Some((fault, why)) = node.recovery.refusal()
@@ -106,12 +107,8 @@ impl Node {
             if let Ok(acquired) = &mut outcome {
                 node.report_acquired(acquired, claim, closed_for, tries.generation, times)
                     .await?;
-                if tries.has_lost {
-                    node.resolve_ambiguous(acquired, claim, attempt, deadline)
-                        .await?;
-                }
             }
-            return Ok(outcome);
+            return Ok((outcome, tries.has_lost));
         }
         let detail = "the data are lost again and again";
         Err(StoreError::unknown(Fault::Corrupt, detail))

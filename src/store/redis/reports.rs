@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::RedisStore;
 use super::decode::{AcquireRejection, ClosedFor, ReleaseReply};
 use super::node::Node;
 use super::reply::Reply;
@@ -15,7 +16,7 @@ use crate::domain::{
     Acquired, Attempt, Claim, GrantKind, Holder, Lease, Refused, Released, Renewed, Rollback,
     Ticket, Timestamp,
 };
-use crate::store::{Fault, StoreError, StoreResult};
+use crate::store::{Fault, LockStore as _, StoreError, StoreResult};
 
 impl Node {
     /// Takes note if an acquire of which the script did nothing shows that data were lost; the claim should ask again then.
@@ -302,7 +303,7 @@ impl Node {
     }
 }
 
-impl Node {
+impl RedisStore {
     /// Changes the outcome of a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
     /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
     pub(super) async fn resolve_ambiguous(

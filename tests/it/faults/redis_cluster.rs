@@ -2,6 +2,7 @@
 
 mod access;
 mod confirmed;
+mod late;
 mod moves;
 mod partitions;
 mod primaries;

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use futures_util::future::join;
-use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Mode, NotHolder};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Mode, NotHolder, Released};
 use leasehold::store::{Fault, LockStore, StoreError};
 use tokio::time::{Instant, sleep};
 
-use super::nodes::Process;
+use super::nodes::{Process, plain_stores};
 use crate::support::fixture::{
     SHORT, Waiter, assert_held, claim, deadline, ended, for_short, in_mode, permits, rival,
 };
@@ -70,6 +70,41 @@ async fn a_claim_that_was_released_at_one_node_has_ended() {
         let answer = process.fixture.acquire(&claim).await;
         assert_eq!(answer, ended(&claim, NotHolder::Released));
     }
+}
+
+/// One node has missed the grant, and another one the release. Together they would be a majority that grants it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_release_was_answered_is_not_granted_again_at_another_process() {
+    let shared = plain_stores(3);
+    let [one, other] = [Process::on(&shared), Process::on(&shared)];
+    let claim = claim();
+    one.without(&[2]);
+    one.fixture.granted(&claim).await;
+    one.settled().await;
+    one.without(&[1]);
+    one.fixture.freed(&claim).await;
+    one.without(&[]);
+    let answer = other.fixture.acquire(&claim).await;
+    assert_eq!(answer, ended(&claim, NotHolder::Released));
+}
+
+/// The same for a claim that waits, and has left the queue.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_has_left_the_queue_does_not_wait_again_at_another_process() {
+    let shared = plain_stores(3);
+    let [one, other] = [Process::on(&shared), Process::on(&shared)];
+    let holding = claim();
+    one.fixture.granted(&holding).await;
+    one.settled().await;
+    one.without(&[2]);
+    let waiter = one.fixture.waiting(&rival(&holding)).await;
+    one.settled().await;
+    one.without(&[1]);
+    let left = one.fixture.release(&waiter.claim).await;
+    assert_eq!(left, Released::LeftQueue);
+    one.without(&[]);
+    let answer = other.fixture.poll(&mut waiter.again()).await;
+    assert_eq!(answer, ended(&waiter.claim, NotHolder::Released));
 }
 
 /// Contenders have a node each, so there are further rounds, for the last of which the time is too short.

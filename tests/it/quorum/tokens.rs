@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, Fence, GrantKind, Released};
+use leasehold::domain::{Acquired, Claim, Fence, GrantKind, Released, RenewOptions, Renewed};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{LockStore, StoreError};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::nodes::{Process, is_granted, stores};
+use super::nodes::{Process, is_granted, stores, unreachable};
 use crate::support::fixture::{
     SHORT, assert_held, at_depth, claim, claim_on, deadline, for_short, hold_count, lock_of, name,
     only, reader, rival,
@@ -72,15 +72,38 @@ async fn a_replay_has_the_token_of_the_grant_whichever_majority_answers() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_node_whose_clock_is_years_ahead_does_not_use_up_the_tokens() {
-    let process = Process::on(&stores(&[HOUR * 24 * 365 * 100, HOUR, Duration::ZERO]));
-    let name = lock_of(&claim()).clone();
+/// A process with three nodes, of which the clock of the first is a century ahead.
+fn with_a_clock_ahead() -> Process {
+    Process::on(&stores(&[HOUR * 24 * 365 * 100, HOUR, Duration::ZERO]))
+}
+
+fn assert_not_used_up(fence: u64) {
     let since_1970 = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
     let most = u64::try_from((since_1970 + HOUR * 2).as_micros()).expect("it is not that late");
+    assert!(fence < most, "{fence}");
+}
+
+/// Renews the claim, by whichever nodes are there. It reports no token of the clock that is ahead, and they do not take it
+/// over.
+async fn is_renewed_without_that_clock(process: &Process, claim: &Claim) {
+    let change = RenewOptions::default();
+    let quorum = &process.quorum;
+    let renewed = quorum.renew(&claim.names, claim.token, change, deadline());
+    if let Ok(Renewed::Extended(renewals)) = renewed.await {
+        assert_not_used_up(only(renewals).lease.holder.fence.get());
+    }
+    process.settled().await;
+    process.without(&[]);
+    process.fixture.release(claim).await;
+    assert_not_used_up(process.fence_of_next(&rival(claim)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_clock_is_years_ahead_does_not_use_up_the_tokens() {
+    let process = with_a_clock_ahead();
+    let name = lock_of(&claim()).clone();
     for _ in 0..3 {
-        let fence = process.fence_of_next(&claim_on(&name)).await;
-        assert!(fence < most, "{fence}");
+        assert_not_used_up(process.fence_of_next(&claim_on(&name)).await);
     }
     // It has no vote, as operators see, so the two others are needed, and it keeps nothing.
     let votes = process.quorum.health().nodes.into_iter();
@@ -91,6 +114,47 @@ async fn a_node_whose_clock_is_years_ahead_does_not_use_up_the_tokens() {
     assert!(!is_granted(process.acquire(&refused).await));
     process.settled().await;
     assert!(process.held_at(&refused).await.is_empty());
+}
+
+/// The node is asked to take part again, and fails before it has the decided token.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_puts_no_lease_back_at_a_node_whose_clock_is_years_ahead() {
+    let process = with_a_clock_ahead();
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.nodes[0].next_assignments([unreachable()]);
+    process.fixture.renewed(&claim, None).await;
+    process.settled().await;
+    assert_eq!(process.fences_at_nodes(&claim).await[0], 0);
+    process.without(&[1]);
+    is_renewed_without_that_clock(&process, &claim).await;
+}
+
+/// As a process leaves it that takes the node's time for right.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_takes_over_no_token_of_a_node_whose_clock_is_years_ahead() {
+    let process = with_a_clock_ahead();
+    let claim = claim();
+    for node in [0, 2] {
+        process.leave_at(node, &claim).await;
+    }
+    process.without(&[1]);
+    is_renewed_without_that_clock(&process, &claim).await;
+}
+
+/// Each node has the lease with a token of its own.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_does_not_wait_for_a_slow_node_to_record_its_token() {
+    let process = Process::on(&stores(&[HOUR, HOUR / 2, Duration::ZERO]));
+    let claim = claim();
+    for node in 0..3 {
+        process.leave_at(node, &claim).await;
+    }
+    process.nodes[2].next_assignments([Behavior::Late(SHORT)]);
+    let began = Instant::now();
+    process.fixture.renewed(&claim, None).await;
+    assert!(began.elapsed() < SHORT / 10);
 }
 
 /// The hole of a second phase that does not depend on the lease: A has the larger proposal, and is delayed until B holds.

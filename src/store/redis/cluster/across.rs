@@ -12,9 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::answers::{later, listed, name_of};
-use super::partial_claim::{
-    PartialClaim, PlacesBefore, ask, ask_settled, enqueue, grant, leave, undo,
-};
+use super::partial_claim::{PartialClaim, PlacesBefore, ask, enqueue, grant, leave, undo};
 use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, LockName, LockNames, Mismatch, QueueRequest, Refused,
     Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
@@ -25,68 +23,22 @@ use crate::store::redis::node::Node;
 use crate::store::{Fault, StoreError, StoreResult};
 
 impl RedisStore {
-    /// [`LockStore::acquire`](crate::store::LockStore::acquire).
+    /// [`LockStore::acquire`](crate::store::LockStore::acquire). Also returns whether an earlier try may still arrive in some
+    /// partition, whatever came of it in the others.
     pub(in crate::store::redis) async fn acquire_across(
         &self,
         claim: &Claim,
         attempt: Attempt,
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreResult<Acquired> {
-        let (parts, mut request) = (self.parts(claim), queue_request.copied());
-        let is_resumed = request.is_some_and(|it| it.ticket.is_some());
-        let mut answers = if is_resumed {
-            enqueue(
-                &parts,
-                attempt,
-                &mut request,
-                PlacesBefore::Former(0),
-                deadline,
-            )
-            .await?
-        } else if request.is_some() {
-            // It gets its place at once, and learns there if what is in the way goes away.
-            ask(&parts, attempt, deadline).await?
-        } else {
-            ask_settled(&parts, attempt, deadline).await?
-        };
-        let mut places = match answers.has_place_in() {
-            Some(number) => PlacesBefore::Former(number),
-            None if is_resumed => PlacesBefore::Former(0),
-            None => PlacesBefore::None,
-        };
-        let mut end = answers.end(claim, request.is_some());
-        if end.is_none() && answers.is_blocked && request.is_some() && !is_resumed {
-            answers = enqueue(&parts, attempt, &mut request, places, deadline).await?;
-            end = answers.end(claim, true);
-            places = places.max(PlacesBefore::New);
-        }
-        if let Some(end) = end {
-            // Like the script, which does so where all locks are in one partition.
-            let ends_wait = matches!(
-                end,
-                Acquired::Refused(Refused::Ended(_) | Refused::Mismatched(Mismatch::Limit { .. }))
-            );
-            let has_place = ends_wait && answers.has_place_in().is_some();
-            let is_queued = request.is_some_and(|it| it.ticket.is_some() || has_place);
-            if is_queued && !matches!(end, Acquired::Superseded | Acquired::WaitExpired) {
-                leave(&parts, request.filter(|_| places > PlacesBefore::New)).await;
-            }
-            return Ok(end);
-        }
-        if !answers.is_blocked {
-            return grant(&parts, claim, attempt, (request, places), deadline).await;
-        }
-        if answers.holds_unreported {
-            // An earlier poll of this attempt was granted them before a partition failed. A claim that waits holds nothing.
-            undo(&parts, attempt, deadline).await?;
-        }
-        match answers.waiting {
-            Some(waiting) => Ok(Acquired::Waiting(waiting)),
-            None => {
-                let conflicts = listed(claim, answers.conflicts);
-                Ok(Acquired::Refused(Refused::Blocked(conflicts)))
-            }
+    ) -> StoreResult<(Acquired, bool)> {
+        let parts = self.parts(claim);
+        let acquiring = acquire_parts(&parts, claim, attempt, queue_request.copied(), deadline);
+        let acquired = acquiring.await;
+        let may_arrive = parts.iter().any(PartialClaim::may_arrive);
+        match acquired {
+            Err(error) if may_arrive => Err(StoreError::unknown(error.fault(), error.detail())),
+            acquired => Ok((acquired?, may_arrive)),
         }
     }
 
@@ -228,15 +180,75 @@ impl RedisStore {
     fn parts(&self, claim: &Claim) -> Vec<PartialClaim<'_>> {
         let parts = self.parts_of(&claim.names).into_iter();
         let of_all = identify_locks(claim);
-        let part = |(node, names)| PartialClaim {
-            node,
-            of_all,
-            claim: Claim {
+        let part = |(node, names)| {
+            let claim = Claim {
                 names,
                 ..claim.clone()
-            },
+            };
+            PartialClaim::new(node, claim, of_all)
         };
         parts.map(part).collect()
+    }
+}
+
+/// Asks all partitions, and grants the claim its locks if none objects. Else it waits, or learns what is in the way.
+async fn acquire_parts(
+    parts: &[PartialClaim<'_>],
+    claim: &Claim,
+    attempt: Attempt,
+    mut request: Option<QueueRequest>,
+    deadline: Instant,
+) -> StoreResult<Acquired> {
+    let is_resumed = request.is_some_and(|it| it.ticket.is_some());
+    let mut answers = if is_resumed {
+        enqueue(
+            parts,
+            attempt,
+            &mut request,
+            PlacesBefore::Former(0),
+            deadline,
+        )
+        .await?
+    } else {
+        ask(parts, attempt, request.is_some(), deadline).await?
+    };
+    let mut places = match answers.has_place_in() {
+        Some(number) => PlacesBefore::Former(number),
+        None if is_resumed => PlacesBefore::Former(0),
+        None => PlacesBefore::None,
+    };
+    let mut end = answers.end(claim, request.is_some());
+    if end.is_none() && answers.is_blocked && request.is_some() && !is_resumed {
+        answers = enqueue(parts, attempt, &mut request, places, deadline).await?;
+        end = answers.end(claim, true);
+        places = places.max(PlacesBefore::New);
+    }
+    if let Some(end) = end {
+        // Like the script, which does so where all locks are in one partition.
+        let ends_wait = matches!(
+            end,
+            Acquired::Refused(Refused::Ended(_) | Refused::Mismatched(Mismatch::Limit { .. }))
+        );
+        let has_place = ends_wait && answers.has_place_in().is_some();
+        let is_queued = request.is_some_and(|it| it.ticket.is_some() || has_place);
+        if is_queued && !matches!(end, Acquired::Superseded | Acquired::WaitExpired) {
+            leave(parts, request.filter(|_| places > PlacesBefore::New)).await;
+        }
+        return Ok(end);
+    }
+    if !answers.is_blocked {
+        return grant(parts, claim, attempt, (request, places), deadline).await;
+    }
+    if answers.holds_unreported {
+        // An earlier poll of this attempt was granted them before a partition failed. A claim that waits holds nothing.
+        undo(parts, attempt, deadline).await?;
+    }
+    match answers.waiting {
+        Some(waiting) => Ok(Acquired::Waiting(waiting)),
+        None => {
+            let conflicts = listed(claim, answers.conflicts);
+            Ok(Acquired::Refused(Refused::Blocked(conflicts)))
+        }
     }
 }
 

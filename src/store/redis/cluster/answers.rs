@@ -111,6 +111,13 @@ impl PartitionAnswers {
         }
     }
 
+    /// Whether it holds some of its locks and not the others, and may hold all in a moment: another request of it may just be
+    /// granted them.
+    pub(super) fn is_held_in_part(&self) -> bool {
+        let is_in_part = self.holds && !self.not_held.is_empty();
+        is_in_part && self.decided.is_none() && self.grace_left.is_none()
+    }
+
     /// The answer that ends the matter, if there is one: some lock cannot be granted, or the claim is another one.
     pub(super) fn end(&mut self, claim: &Claim, waits: bool) -> Option<Acquired> {
         match self.decided.take() {

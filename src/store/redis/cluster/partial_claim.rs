@@ -1,5 +1,6 @@
 //! A claim on locks of several partitions of a cluster, and the steps in which it is granted them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -31,7 +32,9 @@ pub(super) struct PartialClaim<'a> {
     pub(super) node: &'a Node,
     pub(super) claim: Claim,
     /// Identifies all locks of the claim.
-    pub(super) of_all: u64,
+    of_all: u64,
+    /// Whether the first try of a command may still arrive, and be granted or queued then.
+    may_arrive: AtomicBool,
 }
 
 /// Which places a claim has in the queues before it is queued.
@@ -45,30 +48,36 @@ pub(super) enum PlacesBefore {
     Former(usize),
 }
 
-/// Asks all partitions what is in the way of the claim, and changes nothing. If that is only a part of its locks, granted
-/// just now, another claim may be about to be granted its locks, or fail to: then asks again.
-pub(super) async fn ask_settled(
+/// How often partitions are asked again whose answers are about to change.
+struct Settling {
+    deadline: Instant,
+    asked_again: usize,
+    backoff: Backoff,
+}
+
+/// Asks all partitions what is in the way of the claim, and changes nothing. Another request of the claim may just be granted
+/// its locks, one partition after the other; or another claim may, if what is in the way is only a part of the locks, granted
+/// just now. Then asks again, but for the other claim only if this one does not wait: one that waits gets its place at once,
+/// and learns there if what is in the way goes away.
+pub(super) async fn ask(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
+    waits: bool,
     deadline: Instant,
 ) -> StoreResult<PartitionAnswers> {
     let locks: usize = parts.iter().map(|part| part.claim.names.len()).sum();
-    let mut backoff = Backoff::default();
-    for _ in 0..SETTLED_AFTER {
-        let pause = backoff.next(SETTLE_PAUSE_MIN, SETTLE_PAUSE_MAX);
-        let answers = ask(parts, attempt, deadline).await?;
+    let mut settling = Settling::by(deadline);
+    loop {
+        let answers = ask_once(parts, attempt, deadline).await?;
         let is_part = !answers.conflicts.is_empty() && answers.conflicts.len() < locks;
-        let is_new = answers.conflicts.iter().any(is_new);
-        if !is_part || !is_new || Instant::now() + pause >= deadline {
+        let may_pass = is_part && !waits && answers.conflicts.iter().any(is_new);
+        if !(may_pass || answers.is_held_in_part()) || !settling.may_ask_again().await {
             return Ok(answers);
         }
-        sleep(pause).await;
     }
-    ask(parts, attempt, deadline).await
 }
 
-/// The same once.
-pub(super) async fn ask(
+async fn ask_once(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
     deadline: Instant,
@@ -86,6 +95,22 @@ pub(super) async fn ask(
 /// Asks one partition after the other, and queues the claim in each, with the ticket of the first, until one refuses it for
 /// good. The first is one where it has a place, if there is any: others may have lost theirs.
 pub(super) async fn enqueue(
+    parts: &[PartialClaim<'_>],
+    attempt: Attempt,
+    request: &mut Option<QueueRequest>,
+    places: PlacesBefore,
+    deadline: Instant,
+) -> StoreResult<PartitionAnswers> {
+    let mut settling = Settling::by(deadline);
+    loop {
+        let answers = enqueue_once(parts, attempt, request, places, deadline).await?;
+        if !answers.is_held_in_part() || !settling.may_ask_again().await {
+            return Ok(answers);
+        }
+    }
+}
+
+async fn enqueue_once(
     parts: &[PartialClaim<'_>],
     attempt: Attempt,
     request: &mut Option<QueueRequest>,
@@ -201,7 +226,7 @@ async fn all_conflicts(
     let Acquired::Refused(Refused::Blocked(_)) = &refused else {
         return Ok(refused);
     };
-    let answers = ask_settled(parts, attempt, deadline).await?;
+    let answers = ask(parts, attempt, false, deadline).await?;
     Ok(match answers.conflicts.is_empty() {
         true => refused,
         false => Acquired::Refused(Refused::Blocked(listed(claim, answers.conflicts))),
@@ -236,7 +261,42 @@ pub(super) async fn leave(parts: &[PartialClaim<'_>], request: Option<QueueReque
     drop(join_all(leaving).await);
 }
 
-impl PartialClaim<'_> {
+impl Settling {
+    fn by(deadline: Instant) -> Self {
+        Self {
+            deadline,
+            asked_again: 0,
+            backoff: Backoff::default(),
+        }
+    }
+
+    /// Pauses before the partitions are asked again, or returns that there is no time for it.
+    async fn may_ask_again(&mut self) -> bool {
+        let pause = self.backoff.next(SETTLE_PAUSE_MIN, SETTLE_PAUSE_MAX);
+        self.asked_again += 1;
+        if self.asked_again > SETTLED_AFTER || Instant::now() + pause >= self.deadline {
+            return false;
+        }
+        sleep(pause).await;
+        true
+    }
+}
+
+impl<'a> PartialClaim<'a> {
+    pub(super) fn new(node: &'a Node, claim: Claim, of_all: u64) -> Self {
+        Self {
+            node,
+            claim,
+            of_all,
+            may_arrive: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether an earlier try of what it was sent may still arrive.
+    pub(super) fn may_arrive(&self) -> bool {
+        self.may_arrive.load(Ordering::Relaxed)
+    }
+
     fn scope(&self, purpose: Purpose) -> AcquireScope {
         AcquireScope {
             purpose,
@@ -252,8 +312,15 @@ impl PartialClaim<'_> {
         request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Result<Acquired, AskReply>> {
-        self.node
-            .acquire(scope, &self.claim, attempt, request, deadline)
-            .await
+        let acquiring = self
+            .node
+            .acquire(scope, &self.claim, attempt, request, deadline);
+        let (reply, may_arrive) = acquiring.await?;
+        // A question alone neither grants nor enqueues anything.
+        let has_effect = scope.purpose == Purpose::Grant || request.is_some();
+        if may_arrive && has_effect {
+            self.may_arrive.store(true, Ordering::Relaxed);
+        }
+        Ok(reply)
     }
 }
