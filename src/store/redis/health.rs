@@ -14,6 +14,7 @@ use super::info::ServerInfo;
 use super::node::Node;
 use super::pool::Connection;
 use super::probe;
+use super::reports::unwritable;
 use crate::domain::duration;
 use crate::store::{Fault, Finding, PoolHealth};
 
@@ -136,7 +137,8 @@ impl Node {
             self.probe_messages(&mut connection, deadline).await;
             // Opens a pooled connection before a request needs one.
             let _ = self.pool.get(deadline).await;
-            return self.check_replicas(&mut connection, deadline).await;
+            self.check_replicas(&mut connection, deadline).await?;
+            return self.check_writes();
         }
         let mut connection = self.pool.get(deadline).await?;
         let began = Instant::now();
@@ -153,7 +155,7 @@ impl Node {
                 if self.recovery.is_refused() {
                     connection.abandon();
                 }
-                return Ok(());
+                return self.check_writes();
             }
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::timed_out(),
@@ -162,6 +164,14 @@ impl Node {
             connection.abandon();
         }
         Err(trouble.into())
+    }
+
+    /// One that takes no writes can still be read.
+    fn check_writes(&self) -> Result<(), CheckFailure> {
+        match self.recovery.outage.is_unwritable() {
+            true => Err(unwritable().into()),
+            false => Ok(()),
+        }
     }
 
     /// Whether messages can be sent is independent of whether the store answers. One node of a cluster is enough.

@@ -204,7 +204,10 @@ impl Recovery {
             tracing::warn!("the clock of the store was set back; every lock is checked");
             self.went_back.notify_one();
         }
-        self.fleet.longest_ttl.announced(used_ms);
+        self.outage.note_check(sent_at, answer.revision > 0);
+        if answer.longest_ttl_ms >= used_ms {
+            self.fleet.longest_ttl.announced(used_ms);
+        }
         self.messages.may_count(answer.may_count);
         self.messages
             .on_health_check(sent_at, answer.watchers, answer.listeners);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::decode::{AcquireRejection, ClosedFor, ReleaseReply};
+use super::failure::{Execution, Failure};
 use super::node::Node;
 use super::reply::Reply;
 use super::scripts;
@@ -250,6 +251,14 @@ impl Node {
         }
     }
 
+    /// Refuses a claim at once while Redis has taken no writes for long.
+    pub(super) fn refuse_unwritable(&self) -> Result<(), StoreError> {
+        match self.recovery.awaits_writes() {
+            true => Err(unwritable().into_error(false)),
+            false => Ok(()),
+        }
+    }
+
     /// Makes sure that all processes know of leases this long. One of many requests announces it.
     async fn share(&self, ttl: Duration, deadline: Instant) -> Result<(), StoreError> {
         let Ok(_announcing) = timeout_at(deadline, self.announcing.lock()).await else {
@@ -331,6 +340,15 @@ impl Node {
             }
         }
     }
+}
+
+/// By a check of the data.
+pub(super) fn unwritable() -> Failure {
+    Failure::new(
+        Fault::ReadOnly,
+        Execution::NotDone,
+        "a check of the data could not be stored",
+    )
 }
 
 fn may_be_lost() -> StoreError {

@@ -170,6 +170,22 @@ async fn a_pause_of_redis_keeps_the_order() {
     queue.assert_order().await;
 }
 
+/// Redis answers all the time and keeps its data, but not what it knows of the waiters: no poll is stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_takes_no_writes_for_long_keeps_the_order() {
+    let server = durable_redis().await;
+    let queue = Queue::on(&server).await;
+    let needs_replicas = async |count| {
+        let words = ["CONFIG", "SET", "min-replicas-to-write", count];
+        server.command(&words).await;
+    };
+    needs_replicas("1").await;
+    sleep(Duration::from_secs(12)).await;
+    let _siege = queue.besieged();
+    needs_replicas("0").await;
+    queue.assert_order().await;
+}
+
 /// The others do not wait for a process that is cut off, and its waiter regains its place when it is back.
 #[tokio::test]
 async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {

@@ -123,6 +123,50 @@ async fn a_full_redis_evicts_and_takes_back() {
     replica.becomes_free(&withdrawn).await;
 }
 
+/// A check of the data that could not be stored shows no loss when the next one misses it.
+#[tokio::test]
+async fn a_redis_that_took_no_writes_for_a_moment_has_lost_nothing() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let store = stores::redis_store(&server.database(0), &stores::redis_config()).await;
+    let store = store.expect("the store opens");
+    let acquire = async || {
+        let (claim, attempt) = (lasting(claim()), Attempt::random());
+        let answer = store.acquire(&claim, attempt, None, deadline()).await;
+        answer.map(|granted| granted.kind())
+    };
+    let needs_replicas = async |count| {
+        drop(
+            server
+                .command(&["CONFIG", "SET", "min-replicas-to-write", count])
+                .await,
+        )
+    };
+    let read = async |words: &[&str]| format!("{:?}", server.command(words).await);
+    let epoch = async || read(&["HGET", "lh:1:{0}:node", "epoch"]).await;
+    assert_eq!(acquire().await.ok(), Some(Some(GrantKind::New)));
+    let began = epoch().await;
+    let ttl = read(&["GET", "lh:1:{0}:ttl"]).await;
+    server.command(&["DEL", "lh:1:{0}:ttl"]).await;
+
+    needs_replicas("1").await;
+    for _ in 0..2 {
+        store.refresh_health().await;
+        let health = store.health();
+        let trouble = health.trouble.unwrap_or_default();
+        assert!(!health.up && trouble.contains("no writes"), "{trouble}");
+    }
+    needs_replicas("0").await;
+    store.refresh_health().await;
+    assert!(store.health().up);
+    assert_eq!(epoch().await, began, "the data are the same");
+    assert_eq!(
+        read(&["GET", "lh:1:{0}:ttl"]).await,
+        ttl,
+        "it is reported still"
+    );
+    assert_eq!(acquire().await.ok(), Some(Some(GrantKind::New)));
+}
+
 #[tokio::test]
 async fn a_redis_that_may_evict_leases_is_refused_unless_accepted_by_name() {
     let server = RedisServer::start(RedisOptions {
