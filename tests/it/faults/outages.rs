@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, GrantKind, Granted};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Granted};
 use leasehold::service::AcquireOutcome;
+use leasehold::store::{Fault, LockStore};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::{Replica, durable_redis, lasting};
 use crate::support::eventually;
-use crate::support::fixture::{Waiter, claim, deadline, lock_of, rival, ttl};
+use crate::support::fixture::{
+    Waiter, claim, claim_on_all, deadline, fresh_name, lock_of, names, rival, ttl,
+};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores;
@@ -229,8 +232,51 @@ async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
     assert_eq!(granted.recv().await.expect("the last one").0, 2);
 }
 
-/// Waiters on other processes cannot claim the lock while Redis has no memory, and no process can record that this
-/// waiter is gone.
+/// The first of them waits for two locks, which takes another way through the script than one lock does.
+#[tokio::test]
+async fn waiters_of_several_processes_are_granted_in_their_order_without_memory() {
+    let server = durable_redis().await;
+    let address = server.database(0);
+    let here = Arc::new(Replica::open(&address).await);
+    let elsewhere = Arc::new(Replica::open(&address).await);
+    let held = lasting(claim());
+    here.granted(&held).await;
+    let on_two = claim_on_all(names(&[lock_of(&held).clone(), fresh_name()]));
+    let (tells, mut granted) = mpsc::unbounded_channel();
+    let waiters = [
+        (&here, lasting(on_two)),
+        (&elsewhere, rival(&held)),
+        (&here, rival(&held)),
+    ];
+    for (number, (replica, waiter)) in waiters.into_iter().enumerate() {
+        let (replica, tells) = (Arc::clone(replica), tells.clone());
+        tokio::spawn(async move {
+            let answer = replica.acquire_within(&waiter, WAIT).await;
+            let is_granted = matches!(&answer, Ok(it) if it.kind() == Some(GrantKind::New));
+            assert!(is_granted, "{answer:?}");
+            tells.send((number, waiter)).expect("the test listens");
+        });
+        eventually("it stands in the queue", async || {
+            let view = here.service.inspect(lock_of(&held)).await.ok()?;
+            (view.queue.length as usize == number + 1).then_some(())
+        })
+        .await;
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let mut held = held;
+    for number in 0..3 {
+        let releasing = here.service.release(held.names.clone(), held.token, None);
+        releasing.await.expect("it needs no room");
+        let (next, waiter) = granted.recv().await.expect("somebody is granted it");
+        assert_eq!(next, number, "granted out of turn");
+        held = waiter;
+    }
+    let refused = here.acquire(&lasting(claim())).await;
+    assert!(refused.is_err_and(|error| error.fault() == Fault::Full));
+}
+
+/// A waiter elsewhere may have met the same refusals as this process, and must have had time to poll before it is passed
+/// over.
 #[tokio::test]
 async fn a_redis_without_memory_skips_no_waiter() {
     let server = durable_redis().await;
@@ -268,4 +314,40 @@ async fn a_redis_without_memory_skips_no_waiter() {
         passed > Duration::from_secs(5),
         "passed over after {passed:?}"
     );
+}
+
+/// While nobody is passed over, because Redis may just have been away for all, the end of a reservation gives a later waiter
+/// nothing: it would poll again and again.
+#[tokio::test]
+async fn a_waiter_does_not_poll_for_the_reservation_of_one_that_is_gone_right_after_an_outage() {
+    let server = durable_redis().await;
+    let open = async || {
+        let store = stores::redis_store(&server.database(0), &stores::redis_config()).await;
+        store.expect("it opens")
+    };
+    let [here, elsewhere] = [open().await, open().await];
+    let held = lasting(claim());
+    let acquire = async |claim: &Claim| {
+        let answer = here.acquire(claim, Attempt::random(), None, deadline());
+        answer.await
+    };
+    acquire(&held).await.expect("the store answers");
+    let [gone, waiter] = [(); 2].map(|()| Waiter::new(rival(&held)));
+    let poll = async |store: &Arc<dyn LockStore>, waiter: &Waiter| {
+        let queue_request = Some(&waiter.queue_request);
+        let asked = store.acquire(&waiter.claim, waiter.attempt, queue_request, deadline());
+        match asked.await {
+            Ok(Acquired::Waiting(waiting)) => waiting,
+            other => panic!("it waits, but: {other:?}"),
+        }
+    };
+    poll(&elsewhere, &gone).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let refused = acquire(&lasting(claim())).await;
+    assert!(refused.is_err_and(|error| error.fault() == Fault::Full));
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let released = here.release(&held.names, held.token, None, deadline());
+    released.await.expect("the store answers");
+    let waiting = poll(&here, &waiter).await;
+    assert_eq!(waiting.recheck_in, None, "it polls at its usual times");
 }
