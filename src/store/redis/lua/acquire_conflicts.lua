@@ -76,7 +76,7 @@ for number, lock in ipairs(locks) do
         local first = first_waiter(lock)
         lock.is_first = not first or sequence and first.sequence >= sequence
         if is_fair == '1' and not lock.is_first then
-            what, left_ms = WAITED_FOR, lock.reserved_for and math.max(reservation_left_ms(lock), 1)
+            what, left_ms = WAITED_FOR, lock.passes_over and lock.reserved_for and math.max(reservation_left_ms(lock), 1)
         end
     end
     if what then
