@@ -145,7 +145,11 @@ impl Node {
         let checking = async {
             let is_of_cluster = self.recovery.is_of_cluster();
             let server = ServerInfo::read(connection.socket(), is_of_cluster).await?;
-            self.recovery.verify(connection.socket(), server).await
+            let generation = connection.generation;
+            let verifying = self
+                .recovery
+                .verify(connection.socket(), server, generation);
+            verifying.await
         };
         let trouble = match timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
