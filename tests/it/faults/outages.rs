@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::{Replica, durable_redis, lasting};
 use crate::support::eventually;
 use crate::support::fixture::{
-    Waiter, claim, claim_on_all, deadline, fresh_name, lock_of, names, rival, ttl,
+    Fixture, Waiter, claim, claim_on_all, deadline, fresh_name, lock_of, names, rival, ttl,
 };
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -232,47 +232,32 @@ async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
     assert_eq!(granted.recv().await.expect("the last one").0, 2);
 }
 
-/// The first of them waits for two locks, which takes another way through the script than one lock does.
+/// The first one waits for two locks, which takes another way through the script than one lock does.
 #[tokio::test]
-async fn waiters_of_several_processes_are_granted_in_their_order_without_memory() {
+async fn without_memory_waiters_of_several_processes_are_granted_in_their_order() {
     let server = durable_redis().await;
-    let address = server.database(0);
-    let here = Arc::new(Replica::open(&address).await);
-    let elsewhere = Arc::new(Replica::open(&address).await);
+    let open = async || {
+        let store = stores::redis_store(&server.database(0), &stores::redis_config()).await;
+        Fixture::on(store.expect("it opens"), None)
+    };
+    let [here, elsewhere] = [open().await, open().await];
     let held = lasting(claim());
     here.granted(&held).await;
-    let on_two = claim_on_all(names(&[lock_of(&held).clone(), fresh_name()]));
-    let (tells, mut granted) = mpsc::unbounded_channel();
-    let waiters = [
-        (&here, lasting(on_two)),
-        (&elsewhere, rival(&held)),
-        (&here, rival(&held)),
-    ];
-    for (number, (replica, waiter)) in waiters.into_iter().enumerate() {
-        let (replica, tells) = (Arc::clone(replica), tells.clone());
-        tokio::spawn(async move {
-            let answer = replica.acquire_within(&waiter, WAIT).await;
-            let is_granted = matches!(&answer, Ok(it) if it.kind() == Some(GrantKind::New));
-            assert!(is_granted, "{answer:?}");
-            tells.send((number, waiter)).expect("the test listens");
-        });
-        eventually("it stands in the queue", async || {
-            let view = here.service.inspect(lock_of(&held)).await.ok()?;
-            (view.queue.length as usize == number + 1).then_some(())
-        })
-        .await;
-    }
+    let on_two = names(&[lock_of(&held).clone(), fresh_name()]);
+    let mut first = here.waiting(&claim_on_all(on_two)).await;
+    let mut second = elsewhere.waiting(&rival(&held)).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
-    let mut held = held;
-    for number in 0..3 {
-        let releasing = here.service.release(held.names.clone(), held.token, None);
-        releasing.await.expect("it needs no room");
-        let (next, waiter) = granted.recv().await.expect("somebody is granted it");
-        assert_eq!(next, number, "granted out of turn");
-        held = waiter;
-    }
-    let refused = here.acquire(&lasting(claim())).await;
-    assert!(refused.is_err_and(|error| error.fault() == Fault::Full));
+    let (store, newcomer) = (here.store(), claim());
+    let refused = store.acquire(&newcomer, Attempt::random(), None, deadline());
+    assert!(
+        refused
+            .await
+            .is_err_and(|error| error.fault() == Fault::Full)
+    );
+    here.release(&held).await;
+    elsewhere.still_waits(&mut second).await;
+    here.granted_after_wait(&mut first).await;
+    elsewhere.granted_after_wait(&mut second).await;
 }
 
 /// A waiter elsewhere may have met the same refusals as this process, and must have had time to poll before it is passed
