@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
-use super::RedisStore;
 use super::cluster::Cluster;
 use super::cluster::Topology;
 use super::cluster::partitions::COUNT;
@@ -14,11 +13,9 @@ use super::info::ServerInfo;
 use super::node::Node;
 use super::pool::Connection;
 use super::probe;
-use super::reports::unwritable;
+use super::{RedisStore, UNPOISONED};
 use crate::domain::duration;
 use crate::store::{Fault, Finding, PoolHealth};
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// How long a health check may take.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -138,7 +135,7 @@ impl Node {
             // Opens a pooled connection before a request needs one.
             let _ = self.pool.get(deadline).await;
             self.check_replicas(&mut connection, deadline).await?;
-            return self.check_writes();
+            return Ok(self.check_writes()?);
         }
         let mut connection = self.pool.get(deadline).await?;
         let began = Instant::now();
@@ -159,7 +156,7 @@ impl Node {
                 if self.recovery.is_refused() {
                     connection.abandon();
                 }
-                return self.check_writes();
+                return Ok(self.check_writes()?);
             }
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::timed_out(),
@@ -168,14 +165,6 @@ impl Node {
             connection.abandon();
         }
         Err(trouble.into())
-    }
-
-    /// One that takes no writes can still be read.
-    fn check_writes(&self) -> Result<(), CheckFailure> {
-        match self.recovery.outage.is_unwritable() {
-            true => Err(unwritable().into()),
-            false => Ok(()),
-        }
     }
 
     /// Whether messages can be sent is independent of whether the store answers. One node of a cluster is enough.

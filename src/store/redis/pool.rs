@@ -18,6 +18,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, timeout_at};
 
+use super::UNPOISONED;
 use super::connector::{Connector, Opened};
 use super::failure::{Execution, Failure};
 use super::info::ServerInfo;
@@ -48,8 +49,6 @@ pub(super) struct Pool {
 const BORROW_AFTER: Duration = Duration::from_millis(50);
 
 const NOT_IN_TIME: &str = "no connection in time";
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// As [`Pool::refusal`] returns it.
 type Refusal = Arc<Mutex<Option<Failure>>>;

@@ -26,6 +26,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::UNPOISONED;
 use super::info::ServerInfo;
 use super::keys::RedisKeys;
 use super::pubsub::PubSub;
@@ -40,8 +41,6 @@ pub(super) use members::QuorumMember;
 use outage::Outage;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// The most exchanges in a row before [`Recovery::verify`] gives up, because there is always more to report.
 const EXCHANGES_MAX: usize = 5;

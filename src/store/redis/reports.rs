@@ -254,7 +254,16 @@ impl Node {
     /// Refuses a claim at once while Redis has taken no writes for long.
     pub(super) fn refuse_unwritable(&self) -> Result<(), StoreError> {
         match self.recovery.awaits_writes() {
-            true => Err(unwritable().into_error(false)),
+            true => (self.check_writes()).map_err(|failure| failure.into_error(false)),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails while Redis takes no writes. It can still be read.
+    pub(super) fn check_writes(&self) -> Result<(), Failure> {
+        let detail = "a check of the data could not be stored";
+        match self.recovery.outage.is_unwritable() {
+            true => Err(Failure::new(Fault::ReadOnly, Execution::NotDone, detail)),
             false => Ok(()),
         }
     }
@@ -340,15 +349,6 @@ impl Node {
             }
         }
     }
-}
-
-/// By a check of the data.
-pub(super) fn unwritable() -> Failure {
-    Failure::new(
-        Fault::ReadOnly,
-        Execution::NotDone,
-        "a check of the data could not be stored",
-    )
 }
 
 fn may_be_lost() -> StoreError {
