@@ -64,6 +64,9 @@ use listing::Snapshots;
 use node::Node;
 use operations::AcquireScope;
 
+/// Why no mutex of this module is poisoned.
+const UNPOISONED: &str = "nobody panics while holding it";
+
 /// Leases in a Redis.
 pub struct RedisStore {
     /// The only Redis, or the partitions of a cluster.
@@ -237,10 +240,7 @@ impl LockStore for RedisStore {
     }
 
     fn health(&self) -> StoreHealth {
-        let last_health = self
-            .last_health
-            .lock()
-            .expect("nobody panics while holding it");
+        let last_health = self.last_health.lock().expect(UNPOISONED);
         let findings = self.findings(&last_health);
         let contacted = findings.is_some();
         let (findings, clock_offset_ms) = findings.unwrap_or_default();

@@ -22,6 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::RedisConnectionInfo;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::UNPOISONED;
 use super::barriers::Barriers;
 use super::failure::{Execution, Failure};
 use super::transport::{Endpoint, Transport};
@@ -38,8 +39,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
 /// The least time between two rounds of questions.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// The cluster as this process knows it.
 pub(super) struct Cluster {

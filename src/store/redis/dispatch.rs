@@ -25,6 +25,10 @@ impl PubSubShared {
                 return;
             }
             let text = std::str::from_utf8(payload).ok();
+            if text.is_some_and(|text| events::is_of_unpublished(text, self.process())) {
+                listener.events_lost();
+                return;
+            }
             if let Some(mut event) = text.and_then(events::parse) {
                 if self.fleets.len() > 1 {
                     // Two primaries may publish events in the same microsecond.

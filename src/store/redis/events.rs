@@ -5,8 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::UNPOISONED;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, Owner, Timestamp};
 
 /// How long events are published after the last sign of a process that wants them. A process that lost its connection
@@ -19,6 +21,8 @@ pub(super) struct EventDemand {
     /// Read for each operation; the other fields change rarely.
     is_wanted: AtomicBool,
     state: Mutex<DemandState>,
+    /// Notifies that this process learned of the demand only now, and has published nothing until now.
+    pub(super) was_unknown: Notify,
 }
 
 #[derive(Default)]
@@ -77,8 +81,14 @@ impl EventDemand {
         self.change(|state, _| state.source = source);
     }
 
+    /// This process begins to receive announcements. It has done nothing yet that it would have published.
+    pub(super) fn begin(&self) {
+        self.is_wanted.store(true, Ordering::Relaxed);
+        self.set_source(DemandSource::Interrupted);
+    }
+
     fn change(&self, change: impl FnOnce(&mut DemandState, Instant)) {
-        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let mut state = self.state.lock().expect(UNPOISONED);
         let now = Instant::now();
         change(&mut state, now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < PUBLISHED_AFTER;
@@ -88,8 +98,25 @@ impl EventDemand {
                 state.source,
                 DemandSource::Interrupted | DemandSource::Since(_)
             );
-        self.is_wanted.store(is_wanted, Ordering::Relaxed);
+        let was_wanted = self.is_wanted.swap(is_wanted, Ordering::Relaxed);
+        if is_wanted && !was_wanted {
+            self.was_unknown.notify_one();
+        }
     }
+}
+
+/// How a message begins that tells of events that its process has not published. The id of the process follows.
+const UNPUBLISHED: &str = "unpublished ";
+
+/// The message of this process.
+pub(super) fn unpublished_by(process: &str) -> String {
+    format!("{UNPUBLISHED}{process}")
+}
+
+/// Whether a message tells of events that another process than this one has not published.
+pub(super) fn is_of_unpublished(text: &str, own_process: &str) -> bool {
+    text.strip_prefix(UNPUBLISHED)
+        .is_some_and(|process| process != own_process)
 }
 
 /// Parses a message of `publish_event` in `lua/ending.lua`.

@@ -158,10 +158,11 @@ impl Failure {
         self.fault.is_lasting() && !(is_of_cluster && self.is_worth_retrying)
     }
 
-    /// Whether it shows that Redis serves no such request at the moment. One without memory grants nothing either, and
-    /// waiters cannot claim their reservations.
+    /// Whether it shows that Redis serves no such request at the moment. One without memory, or that takes no writes, refuses
+    /// what other processes need to keep their places, too.
     pub(super) fn is_outage(&self) -> bool {
-        let kinds = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
+        use Fault::{Busy, Full, Io, ReadOnly, Timeout};
+        let kinds = [Io, Timeout, Busy, Full, ReadOnly];
         let is_of_node = kinds.contains(&self.fault) && !self.is_moving();
         is_of_node || self.is_cluster_down()
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
-use super::RedisStore;
 use super::cluster::Cluster;
 use super::cluster::Topology;
 use super::cluster::partitions::COUNT;
@@ -14,10 +13,9 @@ use super::info::ServerInfo;
 use super::node::Node;
 use super::pool::Connection;
 use super::probe;
+use super::{RedisStore, UNPOISONED};
 use crate::domain::duration;
 use crate::store::{Fault, Finding, PoolHealth};
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// How long a health check may take.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -136,14 +134,19 @@ impl Node {
             self.probe_messages(&mut connection, deadline).await;
             // Opens a pooled connection before a request needs one.
             let _ = self.pool.get(deadline).await;
-            return self.check_replicas(&mut connection, deadline).await;
+            self.check_replicas(&mut connection, deadline).await?;
+            return Ok(self.check_writes()?);
         }
         let mut connection = self.pool.get(deadline).await?;
         let began = Instant::now();
         let checking = async {
             let is_of_cluster = self.recovery.is_of_cluster();
             let server = ServerInfo::read(connection.socket(), is_of_cluster).await?;
-            self.recovery.verify(connection.socket(), server).await
+            let generation = connection.generation;
+            let verifying = self
+                .recovery
+                .verify(connection.socket(), server, generation);
+            verifying.await
         };
         let trouble = match timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
@@ -153,7 +156,7 @@ impl Node {
                 if self.recovery.is_refused() {
                     connection.abandon();
                 }
-                return Ok(());
+                return Ok(self.check_writes()?);
             }
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::timed_out(),

@@ -23,7 +23,7 @@ use super::keys::{self, RedisKeys};
 use super::node::Node;
 use super::scripts::ScriptRequest;
 use super::views::{self, Shifted};
-use super::{RedisStore, scripts};
+use super::{RedisStore, UNPOISONED, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::{Deadlines, ListQuery, StoreError};
 
@@ -173,7 +173,7 @@ impl RedisStore {
         if self
             .last_health
             .lock()
-            .expect("nobody panics while holding it")
+            .expect(UNPOISONED)
             .next_count
             .is_some_and(|at| at > started)
         {
@@ -185,10 +185,7 @@ impl RedisStore {
             deadlines: deadlines_within(COUNT_TIMEOUT),
         };
         let counted = self.scan(scan, |_| {}).await;
-        let mut last_health = self
-            .last_health
-            .lock()
-            .expect("nobody panics while holding it");
+        let mut last_health = self.last_health.lock().expect(UNPOISONED);
         last_health.next_count = Some(started + COUNT_EVERY);
         last_health.held_locks = counted.ok();
     }

@@ -67,8 +67,7 @@ impl RedisStore {
         let mut builder = NodeBuilder::new(0, partitions::COUNT, config, lease_max);
         let connectors = connectors.into_iter().enumerate();
         let nodes = connectors.map(|(partition, connector)| {
-            let [node] = builder.node(partition, RedisKeys::of_partition(partition), connector);
-            node
+            builder.node(partition, RedisKeys::of_partition(partition), connector)
         });
         Self::over(nodes.collect::<Vec<_>>(), Some(cluster), config).await
     }
@@ -99,7 +98,7 @@ impl RedisStore {
             let mut builder = NodeBuilder::new(database, 1, config, lease_max);
             builder.member = Some(member);
             let node = builder.node(0, RedisKeys::default(), connector.map_err(unusable)?);
-            opening.push(Self::checked(node, None, config));
+            opening.push(Self::checked([node], None, config));
         }
         Ok(join_all(opening).await)
     }
@@ -112,7 +111,7 @@ impl RedisStore {
     ) -> Result<Self, StoreError> {
         let mut builder = NodeBuilder::new(database, 1, config, lease_max);
         let node = builder.node(0, RedisKeys::default(), connector);
-        Self::over(node, None, config).await
+        Self::over([node], None, config).await
     }
 
     async fn over(
@@ -181,7 +180,7 @@ impl<'a> NodeBuilder<'a> {
         }
     }
 
-    fn node(&mut self, number: usize, keys: RedisKeys, connector: Connector) -> [Node; 1] {
+    fn node(&mut self, number: usize, keys: RedisKeys, connector: Connector) -> Node {
         let (config, messages) = (self.config, Arc::clone(&self.messages));
         let fleet = &self.fleets[number];
         let recovery = Recovery::new(
@@ -208,7 +207,7 @@ impl<'a> NodeBuilder<'a> {
             let probing = Arc::clone(replication).probe();
             tasks.push(AbortOnDropHandle::new(tokio::spawn(probing)));
         }
-        [Node {
+        Node {
             keys,
             pool,
             recovery,
@@ -218,7 +217,7 @@ impl<'a> NodeBuilder<'a> {
             mismatches: AtomicU64::new(0),
             fencing_regressions: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
-        }]
+        }
     }
 }
 

@@ -78,6 +78,7 @@ impl Node {
         if queue_request.is_none() {
             node.refuse_unreplicated()?;
         }
+        node.refuse_unwritable()?;
         node.recovery.renew_if_long_away();
         let times = [Instant::now(), deadline];
         let digests = digests(&claim.names, claim.token);

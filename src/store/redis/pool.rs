@@ -18,6 +18,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, timeout_at};
 
+use super::UNPOISONED;
 use super::connector::{Connector, Opened};
 use super::failure::{Execution, Failure};
 use super::info::ServerInfo;
@@ -48,8 +49,6 @@ pub(super) struct Pool {
 const BORROW_AFTER: Duration = Duration::from_millis(50);
 
 const NOT_IN_TIME: &str = "no connection in time";
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// As [`Pool::refusal`] returns it.
 type Refusal = Arc<Mutex<Option<Failure>>>;
@@ -247,15 +246,20 @@ impl Connection {
 }
 
 impl Manager {
-    async fn verified(&self, opened: Result<Opened, Failure>) -> Result<Connection, Failure> {
+    async fn verified(
+        &self,
+        opened: Result<Opened, Failure>,
+        generation: u64,
+    ) -> Result<Connection, Failure> {
         let Opened {
             mut shared,
             server,
             is_broken,
         } = opened?;
         let deadline = Instant::now() + self.connector.timeout();
-        let verifying = timeout_at(deadline, self.verify(&mut shared, server)).await;
-        let verified = verifying.unwrap_or_else(|_| {
+        let verifying = self.verify(&mut shared, server, generation);
+        let verified = timeout_at(deadline, verifying).await;
+        let verified = verified.unwrap_or_else(|_| {
             let timed_out = std::io::ErrorKind::TimedOut;
             Err(std::io::Error::from(timed_out).into())
         });
@@ -281,22 +285,25 @@ impl Manager {
         &self,
         shared: &mut MultiplexedConnection,
         server: ServerInfo,
+        generation: u64,
     ) -> RedisResult<u64> {
         let (recovery, connector) = (&self.recovery, &self.connector);
-        let refused = match recovery.verify(shared, server.clone()).await {
+        let verifying = recovery.verify(shared, server.clone(), generation);
+        let refused = match verifying.await {
             Err(error) if Failure::of(&error).is_moving() => error,
             verified => return verified,
         };
-        let verified = recovery.verify_moving(connector, shared, &server).await?;
-        verified.ok_or(refused)
+        let verifying = recovery.verify_moving(connector, shared, &server, generation);
+        verifying.await?.ok_or(refused)
     }
 
     async fn noted(
         &self,
         opening: impl Future<Output = Result<Opened, Failure>>,
     ) -> Result<Connection, Failure> {
-        let began = Instant::now();
-        let opened = self.verified(opening.await).await;
+        // Before it is opened: it may lead where the address no longer does, and is not used then.
+        let (began, generation) = (Instant::now(), self.recovery.generation());
+        let opened = self.verified(opening.await, generation).await;
         match &opened {
             Ok(_) => self.recovery.note_connected(began),
             Err(failure) => {

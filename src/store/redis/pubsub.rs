@@ -3,7 +3,7 @@
 //!
 //! Messages are lost whenever the connection is. Nothing depends on one: the listener gets `messages_lost` and checks
 //! for itself. Before it gets `events_lost`, all processes know that this one wants events, so every event from then on
-//! is delivered.
+//! is delivered. A process that learns of it later says so, and then the listener gets `events_lost` once more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::UNPOISONED;
 use super::events::{DemandSource, EventDemand};
 use super::keys::{self, RedisKeys};
 use super::pool::Pool;
@@ -21,8 +22,6 @@ use super::recovery::FleetState;
 use super::subscriber::Subscriber;
 use crate::domain::{ClaimDigest, LockName, LockNames};
 use crate::store::{Finding, Listener};
-
-pub(super) const UNPOISONED: &str = "nobody panics while holding it";
 
 /// This process's subscription to messages, and the demand for events.
 pub(super) struct PubSub {
@@ -110,7 +109,7 @@ impl PubSub {
 
     /// The id of this process in queues.
     pub(super) fn process(&self) -> &str {
-        &self.shared.process
+        self.shared.process()
     }
 
     /// The caller's part of a release: the id of this process in queues, and the database number, from which the script
@@ -169,7 +168,7 @@ impl PubSub {
 
     /// Starts to receive messages, for as long as this lives.
     pub(super) fn set_listener(&self, pools: &[&Arc<Pool>], listener: Arc<dyn Listener>) {
-        self.shared.demand.set_source(DemandSource::Interrupted);
+        self.shared.demand.begin();
         let subscriber = Subscriber {
             shared: Arc::clone(&self.shared),
             connectors: pools.iter().map(|pool| pool.connector()).collect(),
@@ -318,6 +317,11 @@ impl Drop for GapGuard<'_> {
 }
 
 impl PubSubShared {
+    /// The id of this process in queues.
+    pub(super) fn process(&self) -> &str {
+        &self.process
+    }
+
     /// Whether the store is a cluster, whose nodes pass messages on to each other.
     pub(super) fn is_cluster(&self) -> bool {
         self.fleets.len() > 1

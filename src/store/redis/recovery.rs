@@ -26,6 +26,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::UNPOISONED;
 use super::info::ServerInfo;
 use super::keys::RedisKeys;
 use super::pubsub::PubSub;
@@ -40,8 +41,6 @@ pub(super) use members::QuorumMember;
 use outage::Outage;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// The most exchanges in a row before [`Recovery::verify`] gives up, because there is always more to report.
 const EXCHANGES_MAX: usize = 5;
@@ -115,11 +114,13 @@ impl Recovery {
     }
 
     /// Checks the data behind a connection before anything else is sent on it, whose Redis has just reported this about
-    /// itself. Returns the generation of connections that it belongs to.
+    /// itself. It was opened in this generation. Returns the generation that it belongs to: a later one if this check was
+    /// the first to find what makes it another.
     pub(super) async fn verify(
         &self,
         connection: &mut MultiplexedConnection,
         server: ServerInfo,
+        mut generation: u64,
     ) -> RedisResult<u64> {
         if !server.runs_scripts() {
             // So nothing is granted.
@@ -128,13 +129,14 @@ impl Recovery {
             // Connections of one generation all lead to one Redis.
             let before = known.server.as_ref();
             if before.is_some_and(|before| before.run_id != server.run_id) {
-                self.fleet.renew_connections();
+                generation = self.fleet.renew_connections();
             }
             known.server = Some(server);
-            return Ok(self.generation());
+            return Ok(generation);
         }
         for _ in 0..EXCHANGES_MAX {
-            if let Some(generation) = self.exchange(connection, &server).await? {
+            let exchange = self.exchange(connection, &server, generation);
+            if let Some(generation) = exchange.await? {
                 return Ok(generation);
             }
         }
@@ -151,6 +153,7 @@ impl Recovery {
         &self,
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
+        generation: u64,
     ) -> RedisResult<Option<u64>> {
         let empty_start = self.wait_if_empty(connection, server).await?;
         let request = ScriptRequest::new(&scripts::RECOVERY);
@@ -204,20 +207,24 @@ impl Recovery {
             tracing::warn!("the clock of the store was set back; every lock is checked");
             self.went_back.notify_one();
         }
-        self.fleet.longest_ttl.announced(used_ms);
+        self.outage.note_check(sent_at, answer.revision > 0);
+        if answer.longest_ttl_ms >= used_ms {
+            self.fleet.longest_ttl.announced(used_ms);
+        }
         self.messages.may_count(answer.may_count);
         self.messages
             .on_health_check(sent_at, answer.watchers, answer.listeners);
-        Ok(self.apply(server, &answer, sent_at, answered_at))
+        Ok(self.apply(server, &answer, [sent_at, answered_at], generation))
     }
 
-    /// Applies the store's answer. Returns the generation of connections, or none if another exchange is needed.
+    /// Applies the store's answer over a connection of this generation. Returns the generation that it belongs to now, or none
+    /// if another exchange is needed.
     fn apply(
         &self,
         server: &ServerInfo,
         answer: &RecoveryReply,
-        sent_at: Instant,
-        answered_at: Instant,
+        [sent_at, answered_at]: [Instant; 2],
+        mut generation: u64,
     ) -> Option<u64> {
         let mut known = self.known.lock().expect(UNPOISONED);
         let is_new_epoch = known.data_epoch != Some(answer.epoch);
@@ -251,7 +258,7 @@ impl Recovery {
             .note_shared(answer.longest_ttl_ms, answered_at);
         if is_new_epoch || is_other_redis {
             known.changed_at = Some(answered_at);
-            self.fleet.renew_connections();
+            generation = self.fleet.renew_connections();
         }
         // An epoch that began after the clock was set already accounts for the step.
         let takes_into_account = |latest_us| is_new_epoch && answer.epoch > latest_us;
@@ -275,7 +282,7 @@ impl Recovery {
         known.server = Some(server.clone());
         let refusal = server.refusal(self.accepted_policy.as_deref());
         self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
-        (known.lost_epoch != known.data_epoch).then(|| self.generation())
+        (known.lost_epoch != known.data_epoch).then_some(generation)
     }
 
     fn begin_epoch(&self, answer: &RecoveryReply, knew_another: bool, answered_at: Instant) {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::UNPOISONED;
 use super::barriers::{BarrierConnection, Barriers, RunId};
 use super::failure::{Execution, Failure};
 use super::keys::{self, RedisKeys};
@@ -39,8 +40,6 @@ const PROBE_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the key of a barrier is kept.
 const BARRIER_KEPT_MS: u64 = 60_000;
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// Asks whether the replicas have what this process has written.
 pub(super) struct Replication {

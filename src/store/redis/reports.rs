@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::decode::{AcquireRejection, ClosedFor, ReleaseReply};
+use super::failure::{Execution, Failure};
 use super::node::Node;
 use super::reply::Reply;
 use super::scripts;
@@ -248,6 +249,23 @@ impl Node {
         match trouble {
             None => Ok(()),
             Some(failure) => Err(StoreError::unavailable(failure.fault, failure.detail)),
+        }
+    }
+
+    /// Refuses a claim at once while Redis has taken no writes for long.
+    pub(super) fn refuse_unwritable(&self) -> Result<(), StoreError> {
+        match self.recovery.awaits_writes() {
+            true => (self.check_writes()).map_err(|failure| failure.into_error(false)),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails while Redis takes no writes. It can still be read.
+    pub(super) fn check_writes(&self) -> Result<(), Failure> {
+        let detail = "a check of the data could not be stored";
+        match self.recovery.outage.is_unwritable() {
+            true => Err(Failure::new(Fault::ReadOnly, Execution::NotDone, detail)),
+            false => Ok(()),
         }
     }
 

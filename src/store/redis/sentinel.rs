@@ -19,6 +19,7 @@ use redis::{RedisConnectionInfo, RedisResult};
 use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::UNPOISONED;
 use super::failure::{Execution, Failure};
 use super::transport::{Endpoint, Transport};
 use crate::config::SentinelAddress;
@@ -204,7 +205,7 @@ impl Sentinels {
     /// Whether no answer had a larger epoch lately: those that knew of the last failover may not answer this time. If all
     /// Sentinels answer, none is missing that could know of one: then they were set up anew.
     fn is_latest(&self, epoch: u64, all_answer: bool) -> bool {
-        let mut latest = self.latest.lock().expect("nobody panics while holding it");
+        let mut latest = self.latest.lock().expect(UNPOISONED);
         let is_behind = latest.is_some_and(|(known, seen_at)| {
             epoch < known && !all_answer && seen_at.elapsed() < EPOCH_KNOWN_FOR
         });

@@ -13,12 +13,13 @@ use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::UNPOISONED;
 use super::connector::Connector;
-use super::events::DemandSource;
+use super::events::{self, DemandSource};
 use super::failure::Failure;
 use super::keys;
 use super::pool::Pool;
-use super::pubsub::{PubSubShared, UNPOISONED, publish};
+use super::pubsub::{PubSubShared, publish};
 use crate::backoff::Backoff;
 use crate::store::{Fault, Listener};
 
@@ -99,6 +100,7 @@ impl Subscriber {
         let mut is_subscribed = false;
         let mut counting: Step<'_> = self.count().boxed().fuse();
         let mut announcing: Step<'_> = Fuse::terminated();
+        let mut telling: Step<'_> = Fuse::terminated();
         let mut is_alive = true;
         let mut pings = tokio::time::interval(PING_EVERY);
         let mut verifying: Fuse<JoinHandle<()>> = Fuse::terminated();
@@ -132,6 +134,10 @@ impl Subscriber {
                         self.listener.events_lost();
                     }
                 }
+                () = self.shared.demand.was_unknown.notified(), if telling.is_terminated() => {
+                    telling = self.tell_of_unpublished().boxed().fuse();
+                }
+                () = &mut telling, if !telling.is_terminated() => {}
                 () = &mut counting, if !counting.is_terminated() => {
                     // Messages published while this process was not subscribed are lost. Now it is subscribed, so a
                     // check from now on misses nothing (subscribe, wait for the answer, then check).
@@ -175,10 +181,26 @@ impl Subscriber {
     /// Announces that this process wants events, and gives the others time to receive it. A process that misses it
     /// publishes events anyway, as long as it does not know whether they are wanted.
     async fn announce(&self) {
+        self.publish(&publish(&self.shared.watch)).await;
+        tokio::time::sleep(WATCH_SPREADS).await;
+    }
+
+    /// Tells the processes that want events that this one has published none until now. Those that begin to want them, and
+    /// wait for the others to learn of it, ignore that.
+    async fn tell_of_unpublished(&self) {
+        let message = events::unpublished_by(self.shared.process());
+        let command = redis::cmd("PUBLISH")
+            .arg(&self.shared.events)
+            .arg(message)
+            .to_owned();
+        self.publish(&command).await;
+    }
+
+    /// Publishes a message, unless this process may not.
+    async fn publish(&self, command: &Cmd) {
         let mut backoff = Backoff::default();
         loop {
-            let published = self.command::<u64>(&publish(&self.shared.watch)).await;
-            match published {
+            match self.command::<u64>(command).await {
                 Some((_, Ok(_))) => break,
                 Some((_, Err(error))) => {
                     self.shared.may_publish(Some(&error));
@@ -191,7 +213,6 @@ impl Subscriber {
             }
             tokio::time::sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
         }
-        tokio::time::sleep(WATCH_SPREADS).await;
     }
 
     /// Counts the processes that wanted events before this one subscribed. If that fails, the next health check does.

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, GrantKind, Granted};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Granted};
 use leasehold::service::AcquireOutcome;
+use leasehold::store::{Fault, LockStore};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::{Replica, durable_redis, lasting};
 use crate::support::eventually;
-use crate::support::fixture::{Waiter, claim, deadline, lock_of, rival, ttl};
+use crate::support::fixture::{
+    Fixture, Waiter, claim, claim_on_all, deadline, fresh_name, lock_of, names, rival, ttl,
+};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores;
@@ -170,6 +173,22 @@ async fn a_pause_of_redis_keeps_the_order() {
     queue.assert_order().await;
 }
 
+/// Redis answers all the time and keeps its data, but not what it knows of the waiters: no poll is stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_takes_no_writes_for_long_keeps_the_order() {
+    let server = durable_redis().await;
+    let queue = Queue::on(&server).await;
+    let needs_replicas = async |count| {
+        let words = ["CONFIG", "SET", "min-replicas-to-write", count];
+        server.command(&words).await;
+    };
+    needs_replicas("1").await;
+    sleep(Duration::from_secs(12)).await;
+    let _siege = queue.besieged();
+    needs_replicas("0").await;
+    queue.assert_order().await;
+}
+
 /// The others do not wait for a process that is cut off, and its waiter regains its place when it is back.
 #[tokio::test]
 async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
@@ -213,8 +232,36 @@ async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
     assert_eq!(granted.recv().await.expect("the last one").0, 2);
 }
 
-/// Waiters on other processes cannot claim the lock while Redis has no memory, and no process can record that this
-/// waiter is gone.
+/// The first one waits for two locks, which takes another way through the script than one lock does.
+#[tokio::test]
+async fn without_memory_waiters_of_several_processes_are_granted_in_their_order() {
+    let server = durable_redis().await;
+    let open = async || {
+        let store = stores::redis_store(&server.database(0), &stores::redis_config()).await;
+        Fixture::on(store.expect("it opens"), None)
+    };
+    let [here, elsewhere] = [open().await, open().await];
+    let held = lasting(claim());
+    here.granted(&held).await;
+    let on_two = names(&[lock_of(&held).clone(), fresh_name()]);
+    let mut first = here.waiting(&claim_on_all(on_two)).await;
+    let mut second = elsewhere.waiting(&rival(&held)).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let (store, newcomer) = (here.store(), claim());
+    let refused = store.acquire(&newcomer, Attempt::random(), None, deadline());
+    assert!(
+        refused
+            .await
+            .is_err_and(|error| error.fault() == Fault::Full)
+    );
+    here.release(&held).await;
+    elsewhere.still_waits(&mut second).await;
+    here.granted_after_wait(&mut first).await;
+    elsewhere.granted_after_wait(&mut second).await;
+}
+
+/// A waiter elsewhere may have met the same refusals as this process, and must have had time to poll before it is passed
+/// over.
 #[tokio::test]
 async fn a_redis_without_memory_skips_no_waiter() {
     let server = durable_redis().await;
@@ -252,4 +299,40 @@ async fn a_redis_without_memory_skips_no_waiter() {
         passed > Duration::from_secs(5),
         "passed over after {passed:?}"
     );
+}
+
+/// While nobody is passed over, because Redis may just have been away for all, the end of a reservation gives a later waiter
+/// nothing: it would poll again and again.
+#[tokio::test]
+async fn a_waiter_does_not_poll_for_the_reservation_of_one_that_is_gone_right_after_an_outage() {
+    let server = durable_redis().await;
+    let open = async || {
+        let store = stores::redis_store(&server.database(0), &stores::redis_config()).await;
+        store.expect("it opens")
+    };
+    let [here, elsewhere] = [open().await, open().await];
+    let held = lasting(claim());
+    let acquire = async |claim: &Claim| {
+        let answer = here.acquire(claim, Attempt::random(), None, deadline());
+        answer.await
+    };
+    acquire(&held).await.expect("the store answers");
+    let [gone, waiter] = [(); 2].map(|()| Waiter::new(rival(&held)));
+    let poll = async |store: &Arc<dyn LockStore>, waiter: &Waiter| {
+        let queue_request = Some(&waiter.queue_request);
+        let asked = store.acquire(&waiter.claim, waiter.attempt, queue_request, deadline());
+        match asked.await {
+            Ok(Acquired::Waiting(waiting)) => waiting,
+            other => panic!("it waits, but: {other:?}"),
+        }
+    };
+    poll(&elsewhere, &gone).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let refused = acquire(&lasting(claim())).await;
+    assert!(refused.is_err_and(|error| error.fault() == Fault::Full));
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let released = here.release(&held.names, held.token, None, deadline());
+    released.await.expect("the store answers");
+    let waiting = poll(&here, &waiter).await;
+    assert_eq!(waiting.recheck_in, None, "it polls at its usual times");
 }

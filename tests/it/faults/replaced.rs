@@ -1,12 +1,12 @@
 //! A Redis that stops being the primary while connections to it stay open.
 
-use leasehold::domain::{Attempt, GrantKind, LockState};
+use leasehold::domain::{Attempt, GrantKind, LockState, NotHolder, Released, RenewOptions};
 use leasehold::store::{Fault, ListQuery, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Replica, durable_redis, lasting};
 use crate::support::eventually;
-use crate::support::fixture::{claim, deadline, deadlines, for_short, lock_of};
+use crate::support::fixture::{claim, deadline, deadlines, for_short, lock_of, not_holder};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores;
@@ -127,6 +127,36 @@ async fn a_redis_that_became_read_only_shows_no_locks() {
         (seen == [false, false]).then_some(())
     })
     .await;
+}
+
+/// The lease may have been granted by the new primary, and a client that is told otherwise gives up what it holds.
+#[tokio::test]
+async fn a_redis_that_became_read_only_denies_no_lease() {
+    let (former, new) = (durable_redis().await, durable_redis().await);
+    let proxy = Proxy::start(former.address()).await;
+    // Without periodic checks, which would detect this by themselves.
+    let open = async || {
+        let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
+        store.expect("the store opens")
+    };
+    let [renewing, releasing] = [open().await, open().await];
+    let elsewhere = lasting(claim());
+    let (names, token) = (&elsewhere.names, elsewhere.token);
+    let renew = async || {
+        let change = RenewOptions::default();
+        renewing.renew(names, token, change, deadline()).await
+    };
+    let release = async || releasing.release(names, token, None, deadline()).await;
+    assert_eq!(
+        renew().await.ok(),
+        Some(not_holder(&elsewhere, NotHolder::Unknown))
+    );
+    let unknown = Released::NotHolder(NotHolder::Unknown);
+    assert_eq!(release().await.ok(), Some(vec![unknown]));
+    replace(&former, &proxy, &new).await;
+    let refused = [renew().await.err(), release().await.err()];
+    let faults = refused.map(|error| error.map(|error| error.fault()));
+    assert_eq!(faults, [Some(Fault::Replica); 2]);
 }
 
 /// A process without requests finds the new primary too.

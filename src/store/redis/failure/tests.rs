@@ -35,12 +35,17 @@ fn an_explanation_does_not_quote_redis() {
 }
 
 #[test]
-fn a_cluster_that_is_down_has_an_outage_and_a_slot_that_has_moved_has_none() {
+fn a_redis_without_room_replicas_or_cluster_has_an_outage_and_a_slot_that_has_moved_has_none() {
     for (answer, is_outage) in [
         ("CLUSTERDOWN Hash slot not served", true),
         ("CLUSTERDOWN The cluster is down", true),
         (
             "OOM command not allowed when used memory > 'maxmemory'.",
+            true,
+        ),
+        ("NOREPLICAS Not enough good replicas to write.", true),
+        (
+            "MISCONF Errors writing to the AOF file: No space left on device",
             true,
         ),
         ("MOVED 7 127.0.0.1:7001", false),

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::domain::{LockName, NamePrefixes};
 use crate::store::ListQuery;
+use crate::store::redis::UNPOISONED;
 
 /// How many listings a process keeps names for.
 const SNAPSHOTS_MAX: usize = 16;
@@ -120,14 +121,14 @@ pub(in crate::store::redis) struct Snapshots(Mutex<VecDeque<Arc<Snapshot>>>);
 impl Snapshots {
     /// The snapshot that has the page of this query.
     pub(super) fn continued(&self, query: &ListQuery) -> Option<Arc<Snapshot>> {
-        let snapshots = self.0.lock().expect("nobody panics while holding it");
+        let snapshots = self.0.lock().expect(UNPOISONED);
         let mut snapshots = snapshots.iter();
         snapshots.find(|it| it.continues(query)).map(Arc::clone)
     }
 
     /// Keeps a snapshot for the next page, in place of the one that was used least recently.
     pub(super) fn keep(&self, snapshot: Arc<Snapshot>) {
-        let mut snapshots = self.0.lock().expect("nobody panics while holding it");
+        let mut snapshots = self.0.lock().expect(UNPOISONED);
         snapshots.retain(|it| it.id != snapshot.id && it.taken_at.elapsed() < KEPT);
         snapshots.truncate(SNAPSHOTS_MAX - 1);
         snapshots.push_front(snapshot);

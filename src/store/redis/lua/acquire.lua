@@ -92,9 +92,10 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
         local head = is_free and call('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
         local first = head[1] == process and call('ZRANGE', process_queue, 0, 1, 'WITHSCORES') or {}
         if first[1] == claim and first[2] == head[2] then
-            -- The first write: when memory is full, it fails before anything is done.
-            call('SET', fence, now_text)
+            -- DEL first: it is allowed when memory is full, and a script that has written may keep writing. Were it refused,
+            -- a later waiter might be granted the lock.
             call('DEL', ticket)
+            call('SET', fence, now_text)
             call('ZREM', process_queue, claim)
             if first[3] then
                 call('ZADD', queue, first[4], process)

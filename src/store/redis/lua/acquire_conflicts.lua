@@ -46,6 +46,11 @@ for _, lock in ipairs(wait and locks or {}) do
         return { attempt, SUPERSEDED }
     end
 end
+-- A claim that has its place keeps it when memory is full, and is granted at its turn: a later one might be otherwise. ZREM of
+-- nothing first: it is allowed then, and a script that has written may keep writing.
+if tickets > 0 or wait and wait.sequence ~= '' then
+    call('ZREM', queue_key(locks[1]), '')
+end
 -- This process has no waiter before this claim, so any entry before it is left over from a request that has ended.
 if wait and wait.sequence ~= '' and wait.is_head == '1' and count == 1 and locks[1].last then
     local lock = locks[1]
@@ -71,7 +76,7 @@ for number, lock in ipairs(locks) do
         local first = first_waiter(lock)
         lock.is_first = not first or sequence and first.sequence >= sequence
         if is_fair == '1' and not lock.is_first then
-            what, left_ms = WAITED_FOR, lock.reserved_for and math.max(reservation_left_ms(lock), 1)
+            what, left_ms = WAITED_FOR, lock.passes_over and lock.reserved_for and math.max(reservation_left_ms(lock), 1)
         end
     end
     if what then

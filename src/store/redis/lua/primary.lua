@@ -1,7 +1,7 @@
--- Included by scripts that only read: whether this Redis is still the primary.
+-- Included by scripts that may only read: whether this Redis is still the primary.
 --
 -- A replica executes scripts, and refuses the first command that may write. Its data may be old, and a process that only
--- reads would not learn that another Redis is the primary.
+-- reads would not learn that another Redis is the primary: it would deny leases that were granted there.
 
 -- include: lease
 

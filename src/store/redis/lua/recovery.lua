@@ -1,9 +1,9 @@
 -- Compares what a process knows about the data with the data themselves; begins a new epoch where leases may be lost.
 -- KEYS: node, longest_ttl, grace
 -- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, unset_us, node_id, replid, primaries, others, only_tag
--- Returns: request, now_us, epoch, whether it begins now, revision, longest TTL in ms, ms that new grants still wait,
---   subscribers of the channel of events, subscribers of the caller's own channel, 1 or 0: whether the user may count
---   them, 1 if the clock was set back since the last check of the data, else 0
+-- Returns: request, now_us, epoch, whether it begins now, revision or 0 if it was not stored, longest TTL in ms, ms that new
+--   grants still wait, subscribers of the channel of events, subscribers of the caller's own channel, 1 or 0: whether the
+--   user may count them, 1 if the clock was set back since the last check of the data, else 0
 -- include: clock
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
@@ -118,9 +118,7 @@ end
 local begins, wait_ms = detect_loss()
 -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
 redis.pcall('HDEL', node, '')
-if begins then
-    begin_epoch()
-end
+if begins then begin_epoch() end
 if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_from then
     call('HSET', node, 'run_id', run_id, 'durable', is_durable, 'promoted_from', promoted_from)
 end
@@ -128,11 +126,12 @@ if node_id ~= '' and (data[7] ~= node_id or data[8] ~= replid) then
     call('HSET', node, 'node_id', node_id, 'replid', replid)
 end
 local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
+-- Refused while Redis lacks replicas or cannot write to its disk. The next check must not miss what was never stored.
+local is_stored = type(redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)) == 'number'
 local went_back = (tonumber(data[6]) or 0) > now_ms + CLOCK_STEP_MIN_MS and 1 or 0
-if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
+if is_stored and was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
     wait_ms = math.max(wait_ms, POLL_AGAIN_MS)
 end
-redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
 
 local left_ms, had_left_ms = extend_grace(wait_ms)
 -- A difference by rounding need not be announced.
@@ -143,8 +142,8 @@ end
 if begins then
     used_ms = math.max(used_ms, known_ms, longest_ms)
 end
-if used_ms > 0 and used_ms >= longest_ms then
-    redis.pcall('SET', longest_ttl, used_ms, 'PX', used_ms + TTL_IN_USE_MS)
+if is_stored and used_ms > 0 and used_ms >= longest_ms then
+    redis.call('SET', longest_ttl, used_ms, 'PX', used_ms + TTL_IN_USE_MS)
     longest_ms = used_ms
 end
-return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6], may_count, went_back }
+return { request, now_us, epoch, begins and 1 or 0, is_stored and revision or 0, longest_ms, left_ms, subscribers[2], subscribers[6], may_count, went_back }

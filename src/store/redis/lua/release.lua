@@ -63,7 +63,7 @@ if until_ms > now_ms then
     end
 end
 
--- include: reservation
+-- include: primary reservation
 local function caller(number, from, to)
     return string.sub(ARGV[number], from, to)
 end
@@ -121,7 +121,7 @@ local function leave_queue(lock, ended, ticket)
     return { LEFT_QUEUE }
 end
 
-local answer = { request, now_ms }
+local answer, has_written = { request, now_ms }, false
 for number = 1, #KEYS / 2 do
     local lock, ended = read(KEYS[number * 2 - 1]), KEYS[number * 2]
     lock.claim = caller(number, 9, 24)
@@ -136,5 +136,7 @@ for number = 1, #KEYS / 2 do
         came_to = ticket and leave_queue(lock, ended, ticket) or { NOT_HELD, mark }
     end
     answer[#answer + 1] = came_to
+    has_written = has_written or came_to[1] ~= NOT_HELD
 end
+if not has_written then require_primary({ key = KEYS[1] }) end
 return answer

@@ -77,7 +77,7 @@ if record and string.sub(record, 10, 25) == caller(1, 9, 24) then
     end
 end
 
--- include: reservation
+-- include: primary reservation
 local locks, lost = {}, { request, NOT_HELD }
 for number, lock_key in ipairs(KEYS) do
     local lock = read(lock_key)
@@ -90,9 +90,7 @@ for number, lock_key in ipairs(KEYS) do
         lost[#lost + 1] = why_not(how, ended_key(lock, lock.claim))
     end
 end
-if lost[3] then
-    return lost
-end
+if lost[3] then require_primary(locks[1]); return lost end
 for number, lock in ipairs(locks) do
     local is_alone = lock.held == lock.lease
     if mode == 'x' and not is_alone then

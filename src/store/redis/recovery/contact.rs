@@ -53,6 +53,12 @@ impl Recovery {
         }
     }
 
+    /// Whether no claim may be sent, because Redis has taken no writes for long. The first check that it stores shows that all
+    /// processes were cut off, and must come before the first grant.
+    pub(in crate::store::redis) fn awaits_writes(&self) -> bool {
+        self.outage.is_unwritable() && self.outage.is_long()
+    }
+
     /// Whether silent waiters may be passed over: Redis had no recent outage, so they could have polled.
     pub(in crate::store::redis) fn passes_over(&self) -> bool {
         !self.outage.is_recent()

@@ -58,7 +58,9 @@ impl FleetState {
         let kind = words.next();
         let mut number = || words.next()?.parse().ok();
         match (kind, number(), number()) {
-            (Some("verify"), _, _) => self.renew_connections(),
+            (Some("verify"), _, _) => {
+                self.renew_connections();
+            }
             (Some("ttl"), Some(epoch), Some(ttl_ms)) => self.on_ttl(epoch, ttl_ms),
             _ => {}
         }
@@ -130,9 +132,9 @@ impl FleetState {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Stops the use of all connections that are open now.
-    pub(in crate::store::redis) fn renew_connections(&self) {
-        self.generation.fetch_add(1, Ordering::SeqCst);
+    /// Stops the use of all connections that are open now, or being opened. Returns the generation of later ones.
+    pub(in crate::store::redis) fn renew_connections(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// Rounded up: a grant that is early by a millisecond is too early.

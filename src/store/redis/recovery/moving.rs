@@ -39,17 +39,20 @@ struct History {
 }
 
 impl Recovery {
-    /// Checks the data behind a connection to the node that has the slot still. None if only the script can tell.
+    /// Checks the data behind a connection of this generation to the node that has the slot still. None if only the script
+    /// can tell.
     pub(in crate::store::redis) async fn verify_moving(
         &self,
         connector: &Connector,
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
+        generation: u64,
     ) -> RedisResult<Option<u64>> {
         let sent_at = Instant::now();
         let history = self.read_history(connector, connection).await?;
         let reply = self.unchanged(&history, server);
-        Ok(reply.and_then(|reply| self.apply(server, &reply, sent_at, Instant::now())))
+        let times = [sent_at, Instant::now()];
+        Ok(reply.and_then(|reply| self.apply(server, &reply, times, generation)))
     }
 
     async fn read_history(

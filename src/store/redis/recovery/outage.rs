@@ -39,6 +39,8 @@ pub(in crate::store::redis) struct Outage {
     is_confirmed: AtomicBool,
     /// Whether connections from before this outage are no longer used.
     is_distrusted: AtomicBool,
+    /// Whether Redis takes no writes, by the last check of its data. What it answers meanwhile ends no outage.
+    is_unwritable: AtomicBool,
 }
 
 impl Outage {
@@ -54,6 +56,7 @@ impl Outage {
             verified_for: VERIFIED_FOR.max(check_interval * 2),
             is_confirmed: AtomicBool::new(false),
             is_distrusted: AtomicBool::new(false),
+            is_unwritable: AtomicBool::new(false),
         }
     }
 
@@ -97,9 +100,22 @@ impl Outage {
         self.end();
     }
 
+    /// Notes whether Redis has stored a check of its data that was sent at `since`.
+    pub(super) fn note_check(&self, since: Instant, is_stored: bool) {
+        self.is_unwritable.store(!is_stored, Ordering::SeqCst);
+        if !is_stored {
+            self.note_no_answer(since);
+        }
+    }
+
+    /// Whether Redis takes no writes, by the last check of its data.
+    pub(in crate::store::redis) fn is_unwritable(&self) -> bool {
+        self.is_unwritable.load(Ordering::Relaxed)
+    }
+
     /// Ends the outage, because Redis has answered.
     pub(super) fn end(&self) {
-        if self.since_ms.load(Ordering::Relaxed) > 0 {
+        if self.since_ms.load(Ordering::Relaxed) > 0 && !self.is_unwritable() {
             self.since_ms.store(0, Ordering::SeqCst);
             self.is_confirmed.store(false, Ordering::SeqCst);
             self.is_distrusted.store(false, Ordering::SeqCst);
@@ -231,6 +247,20 @@ mod tests {
         assert!(!outage.is_unverified());
         advance(Duration::from_secs(1)).await;
         assert!(outage.is_unverified());
+    }
+
+    /// A Redis that lacks replicas still answers what only reads.
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_lasts_as_long_as_checks_are_not_stored_whatever_is_answered() {
+        let outage = Outage::new(Duration::from_secs(2));
+        outage.note_check(Instant::now(), false);
+        advance(FORGETS_AFTER).await;
+        outage.note_answer(Instant::now());
+        assert!(outage.is_long() && outage.is_unwritable());
+        outage.note_check(Instant::now(), true);
+        assert!(outage.is_long(), "the check has yet to end");
+        outage.end();
+        assert!(!outage.is_long() && outage.is_recent());
     }
 
     #[tokio::test(start_paused = true)]

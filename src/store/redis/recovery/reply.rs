@@ -10,6 +10,7 @@ pub(super) struct RecoveryReply {
     pub(super) epoch: u64,
     /// Whether this exchange began the epoch.
     pub(super) begins: bool,
+    /// The number of checks so far; 0 if this one could not be stored.
     pub(super) revision: u64,
     pub(super) longest_ttl_ms: u64,
     pub(super) grace_left: Duration,

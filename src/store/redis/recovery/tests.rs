@@ -63,7 +63,7 @@ fn redis(run_id: &str) -> ServerInfo {
 /// A process that has verified a Redis.
 fn verified() -> (Recovery, Instant) {
     let (recovery, start) = (recovery(), Instant::now());
-    let applied = recovery.apply(&redis("a"), &answer(EPOCH, Duration::ZERO), start, start);
+    let applied = recovery.apply(&redis("a"), &answer(EPOCH, Duration::ZERO), [start; 2], 0);
     assert_eq!(applied, Some(recovery.generation()));
     (recovery, start)
 }
@@ -74,7 +74,7 @@ async fn nothing_changes_as_long_as_the_data_stay() {
     let (before, later) = (recovery.generation(), start + SECOND);
     let same = answer(EPOCH, SECOND);
     assert_eq!(
-        recovery.apply(&redis("a"), &same, later, later),
+        recovery.apply(&redis("a"), &same, [later; 2], recovery.generation()),
         Some(before)
     );
     assert_eq!(recovery.grace_left(), None);
@@ -92,7 +92,7 @@ async fn another_epoch_ends_connections_and_forgets_fences() {
         grace_left: SECOND * 30,
         ..answer(EPOCH + 1_000_000, SECOND)
     };
-    recovery.apply(&redis("a"), &lost, later, later);
+    recovery.apply(&redis("a"), &lost, [later; 2], recovery.generation());
     assert!(recovery.generation() > before);
     assert_eq!(
         recovery.last_fence(bucket),
@@ -106,7 +106,12 @@ async fn another_epoch_ends_connections_and_forgets_fences() {
 async fn another_process_with_the_same_data_ends_connections_alone() {
     let (recovery, start) = verified();
     let (before, later) = (recovery.generation(), start + SECOND);
-    recovery.apply(&redis("b"), &answer(EPOCH, SECOND), later, later);
+    recovery.apply(
+        &redis("b"),
+        &answer(EPOCH, SECOND),
+        [later; 2],
+        recovery.generation(),
+    );
     assert!(recovery.generation() > before);
     assert_eq!(recovery.grace_left(), None);
 }
@@ -115,13 +120,35 @@ async fn another_process_with_the_same_data_ends_connections_alone() {
 async fn an_answer_that_was_overtaken_by_a_loss_is_requested_again() {
     let (recovery, start) = verified();
     let later = start + SECOND;
-    recovery.apply(&redis("a"), &answer(EPOCH + 5, SECOND), later, later);
+    recovery.apply(
+        &redis("a"),
+        &answer(EPOCH + 5, SECOND),
+        [later; 2],
+        recovery.generation(),
+    );
     let early = answer(EPOCH, SECOND / 2);
     assert_eq!(
-        recovery.apply(&redis("a"), &early, start + SECOND / 2, later),
+        recovery.apply(
+            &redis("a"),
+            &early,
+            [start + SECOND / 2, later],
+            recovery.generation()
+        ),
         None
     );
     assert_eq!(recovery.data_epoch(), EPOCH + 5);
+}
+
+/// It may lead where the address led before.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_being_opened_when_all_were_renewed_is_one_of_before() {
+    let (recovery, start) = verified();
+    let (before, later) = (recovery.generation(), start + SECOND);
+    recovery.moved(before);
+    let same = answer(EPOCH, SECOND);
+    let applied = recovery.apply(&redis("a"), &same, [later; 2], before);
+    assert_eq!(applied, Some(before));
+    assert_ne!(before, recovery.generation());
 }
 
 /// Until the store knows of it.
@@ -134,9 +161,12 @@ async fn a_declared_loss_is_reported_before_a_connection_is_used() {
     assert_eq!(recovery.generation(), before + 1, "of many, one is enough");
     let later = start + SECOND;
     let same = answer(EPOCH, SECOND);
-    assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
+    assert_eq!(
+        recovery.apply(&redis("a"), &same, [later; 2], recovery.generation()),
+        None
+    );
     let new = answer(EPOCH + 1_000_000, SECOND);
-    let applied = recovery.apply(&redis("a"), &new, later, later);
+    let applied = recovery.apply(&redis("a"), &new, [later; 2], recovery.generation());
     assert_eq!(applied, Some(recovery.generation()));
 }
 
@@ -148,11 +178,14 @@ async fn a_clock_that_jumped_is_a_loss_unless_the_epoch_began_after_it() {
     assert!(recovery.is_ahead(EPOCH + 3_600_000_000));
     assert!(!recovery.is_ahead(EPOCH + 400_000));
     let same = answer(EPOCH, jumped);
-    assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
+    assert_eq!(
+        recovery.apply(&redis("a"), &same, [later; 2], recovery.generation()),
+        None
+    );
 
     let (recovery, start) = verified();
     let later = start + SECOND;
     let new = answer(EPOCH + 3_599_000_000, jumped);
-    let applied = recovery.apply(&redis("a"), &new, later, later);
+    let applied = recovery.apply(&redis("a"), &new, [later; 2], recovery.generation());
     assert_eq!(applied, Some(recovery.generation()));
 }

@@ -6,13 +6,12 @@ use std::sync::Mutex;
 
 use super::NamedPrimaries;
 use crate::store::Finding;
+use crate::store::redis::UNPOISONED;
 use crate::store::redis::transport::Endpoint;
 
 /// At how many health checks in a row a Sentinel has to be silent, or to name another primary, until that is reported: it may
 /// be slow once, or learn of a failover a moment after the others.
 const REPORTED_AFTER: u32 = 2;
-
-const UNPOISONED: &str = "nobody panics while holding it";
 
 /// The Sentinels that the last health check has asked. Connections are opened as soon as most have answered, which shows
 /// nothing about the others.
