@@ -309,6 +309,7 @@ impl Server {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + self.drain_timeout);
         // New clients are refused from here on, which is clearer than silence. The file of a Unix socket is removed.
         drop(self.listener);
+        self.protocol.stopping.cancel();
         (drain(graceful, connections, deadline).await, deadline)
     }
 

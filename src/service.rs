@@ -1,9 +1,9 @@
 //! Timing of requests: deadlines, waiting, disconnected clients and unknown outcomes.
 //!
-//! Nothing here knows HTTP or any particular store. Every operation runs to completion even if its caller disconnects,
-//! an undelivered grant is rolled back, and a failed rollback is retried in the background. Stores never wait, so all
-//! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them, and `schedule` decides when each asks
-//! the store next.
+//! Nothing here knows HTTP or any particular store. Every operation but a listing runs to completion even if its caller
+//! disconnects, an undelivered grant is rolled back, and a failed rollback is retried in the background. Stores never
+//! wait, so all waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them, and `schedule` decides
+//! when each asks the store next.
 
 mod acquire;
 mod background;
@@ -211,14 +211,23 @@ impl LockService {
     ///
     /// # Errors
     /// The store failed.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the operation still completes: until then the store is busy with it.
     pub async fn inspect(&self, name: &LockName) -> Result<LockView, StoreError> {
-        self.inner.inspect(name).await.1
+        let (inner, name) = (Arc::clone(&self.inner), name.clone());
+        Detached::new(self, async move { inner.inspect(&name).await.1 })
+            .completion()
+            .await
     }
 
     /// One page of the locks that have holders or waiters.
     ///
     /// # Errors
     /// The store failed.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the step in progress still completes, and no other one begins.
     pub async fn list(&self, query: &ListQuery) -> Result<Listing, StoreError> {
         self.inner.list(query).await.1
     }
@@ -229,14 +238,15 @@ impl LockService {
     /// # Cancel safety
     /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
-        self.hold_until(claim, wait, pending(), ())
+        self.hold_until(claim, wait, pending(), (), Gate::new(usize::MAX))
     }
 
     /// Like [`Self::hold`], until `revoked` completes. From then on a waiting claim is not granted, and a lease is not
     /// renewed. The lease is not released either: its holder may be in the middle of its work, and has the time until the
     /// lease expires to stop.
     ///
-    /// `observer` is told of the grant and of the release, whatever the client reads of the stream.
+    /// `observer` is told of the grant and of the release, whatever the client reads of the stream. Each renewal passes the
+    /// gate `renewals`.
     ///
     /// # Cancel safety
     /// As [`Self::hold`].
@@ -246,10 +256,12 @@ impl LockService {
         wait: Option<Duration>,
         revoked: impl Future<Output = ()> + Send + 'static,
         observer: impl HoldObserver,
+        renewals: Gate,
     ) -> Hold {
         let request = Request::new(&self.inner, claim, self.slot.clone());
         let revocation = Revocation::new(revoked);
-        self.inner.hold(request, wait, revocation, observer)
+        self.inner
+            .hold(request, wait, revocation, observer, renewals)
     }
 
     /// Events of locks from now on, or since the event `after`. The stream has every event that begins after this

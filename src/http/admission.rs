@@ -92,6 +92,11 @@ impl Admission {
             timeout: settings.admission_timeout,
         }
     }
+
+    /// The renewals of all peers. Those of streams count, too.
+    pub(super) fn renewals(&self) -> &Gate {
+        &self.renewals
+    }
 }
 
 impl App {

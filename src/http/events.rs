@@ -74,8 +74,8 @@ pub(super) async fn of_lock(
     let scope = Scope::Lock(name.clone());
     let slot = app.slot(Operation::Watch, &requester).await?;
     let events = app.service().watch(scope, after).await;
-    let view = app.service().inspect(&name).await;
-    let view = view.map_err(Problem::of_read)?;
+    let service = app.admit(Operation::Inspect(&name), &requester).await?;
+    let view = service.inspect(&name).await.map_err(Problem::of_read)?;
     let state = Event::new("state", &LockBody::new(&view));
     let events = stream::once(async { state }).chain(events.map(encode));
     Ok(response(events, slot, &requester))

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::error::Error as _;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,6 +20,7 @@ use hyper_util::server::graceful::Watcher;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use super::activity::{Activity, RequestBody};
@@ -104,6 +104,8 @@ pub(super) struct Protocol {
     http2_connections: Budget,
     pub(super) requests: Budget,
     refusals: Refusals,
+    /// Cancelled when the server stops. Connections without a first byte are then waited for no longer.
+    pub(super) stopping: CancellationToken,
 }
 
 impl Protocol {
@@ -148,6 +150,7 @@ impl Protocol {
             http2_connections: Budget::new(config.http2_connections_max),
             requests: Budget::new(config.requests_max),
             refusals,
+            stopping: CancellationToken::new(),
         }
     }
 
@@ -163,13 +166,9 @@ impl Protocol {
         app: impl HttpApp,
         watcher: Watcher,
     ) {
-        let beginning = match timeout_at(deadline, beginning(&mut stream)).await {
-            Ok(Ok(beginning)) => beginning,
-            Ok(Err(error)) => {
-                let address = peer.address();
-                return tracing::debug!(peer = %address, %error, "a connection sent no request");
-            }
-            Err(_) => return self.on_silence(),
+        let beginning = beginning(&mut stream);
+        let Some(beginning) = self.begun(beginning, deadline, &peer).await else {
+            return;
         };
         let stream = UserTimeoutStream::new(stream, peer.user_timeout().clone());
         self.serve_begun(stream, beginning, deadline, peer, app, watcher)
@@ -191,19 +190,16 @@ impl Protocol {
             Err(limit) => return self.refusals.count(limit),
         };
         let user_timeout = peer.user_timeout().clone();
-        let accepted = tls.certificate.accept(stream, user_timeout, deadline).await;
+        let accepted = tls.certificate.accept(stream, user_timeout);
+        let accepted = self.begun(accepted, deadline, &peer).await;
         drop(handshake);
-        let Encrypted {
+        let Some(Encrypted {
             stream,
             is_http2,
             names,
-        } = match accepted {
-            Ok(encrypted) => encrypted,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => return self.on_silence(),
-            Err(error) => {
-                let address = peer.address();
-                return tracing::debug!(peer = %address, %error, "a TLS handshake failed");
-            }
+        }) = accepted
+        else {
+            return;
         };
         let peer = peer.after_handshake(names);
         let read = Vec::new();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::unistd::Uid;
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -22,6 +22,12 @@ use crate::regular_file;
 /// About how many bytes of answers the system buffers for one connection whose peer does not read. By default it
 /// buffers megabytes, which no limit of this process counts.
 const SEND_BUFFER: u32 = 128 * 1024;
+
+/// How often the system asks a silent peer whether its machine is still there, and after how many questions without an
+/// answer it gives the connection up. Nothing is sent to a client that waits for a lock, so nothing else would show that it
+/// has vanished.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 2;
 
 /// How many connections may wait to be accepted: as many as the system allows (`net.core.somaxconn`), which lowers this.
 /// With the usual 128, many of the clients that reconnect at once when a process is replaced would be dropped without
@@ -123,8 +129,13 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     };
     // A restarted process can bind the port while connections of the former process are still closing.
     socket.set_reuseaddr(true)?;
-    // Accepted sockets inherit it.
+    // Accepted sockets inherit both.
     socket.set_send_buffer_size(SEND_BUFFER)?;
+    let probes = TcpKeepalive::new()
+        .with_time(KEEPALIVE_INTERVAL)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(&socket).set_tcp_keepalive(&probes)?;
     socket.bind(address)?;
     socket.listen(BACKLOG.unsigned_abs())
 }

@@ -1,19 +1,24 @@
-//! What happens first on a connection: whether it is encrypted over TCP, and over a Unix socket, whose first bytes cannot be
-//! looked at without taking them.
+//! What happens first on a connection: the wait for its first bytes; whether it is encrypted over TCP, and over a Unix
+//! socket, whose first bytes cannot be looked at without taking them.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::FutureExt as _;
 use hyper_util::server::graceful::Watcher;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connections::{HttpApp, Protocol};
 use super::peer::Peer;
 use super::preface;
 use super::tls::{Tls, TlsMode};
+
+/// How long the first bytes of a connection may still be on their way when the server stops: less than
+/// [`CLOSES_WITHIN`](super::CLOSES_WITHIN).
+const ON_THEIR_WAY_MAX: Duration = Duration::from_millis(20);
 
 impl Protocol {
     /// Serves one connection over TCP to its end.
@@ -37,20 +42,12 @@ impl Protocol {
                 Box::pin(self.serve_encrypted(&tls, stream, deadline, peer, app, watcher)).await;
             }
             TlsMode::IfBegun(tls, workers) => {
-                let begun = timeout_at(deadline, preface::is_handshake(&stream));
-                let begun = match Box::pin(begun).await {
-                    Ok(Ok(begun)) => begun,
-                    Ok(Err(error)) => {
-                        // Whoever connects can cause it.
-                        tracing::debug!(peer = %peer.address(), %error, "a connection ended before it began");
-                        return Ok(());
-                    }
-                    Err(_) => {
-                        self.on_silence();
-                        return Ok(());
-                    }
+                let first_byte = preface::is_handshake(&stream);
+                let Some(is_handshake) = Box::pin(self.begun(first_byte, deadline, &peer)).await
+                else {
+                    return Ok(());
                 };
-                if begun {
+                if is_handshake {
                     let (protocol, stream) = (Arc::clone(self), stream.into_std()?);
                     let served =
                         protocol.serve_on_worker(tls, stream, deadline, peer, app, watcher);
@@ -91,16 +88,37 @@ impl Protocol {
     ) -> io::Result<()> {
         let mut stream = UnixStream::from_std(stream)?;
         let deadline = self.first_request_ends();
-        match timeout_at(deadline, preface::read_beginning(&mut stream)).await {
-            Ok(Ok(beginning)) => {
-                self.serve_begun(stream, beginning, deadline, peer, app, watcher)
-                    .await;
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(peer = %peer.address(), %error, "a connection sent no request");
-            }
-            Err(_) => self.on_silence(),
+        let beginning = preface::read_beginning(&mut stream);
+        if let Some(beginning) = self.begun(beginning, deadline, &peer).await {
+            self.serve_begun(stream, beginning, deadline, peer, app, watcher)
+                .await;
         }
         Ok(())
+    }
+
+    /// What `bytes` says, which waits for the first bytes of a connection. `None` if they do not come in time, or the server
+    /// stops before.
+    pub(super) async fn begun<T>(
+        &self,
+        bytes: impl Future<Output = io::Result<T>>,
+        deadline: Instant,
+        peer: &Peer,
+    ) -> Option<T> {
+        let stopped = async {
+            self.stopping.cancelled().await;
+            sleep(ON_THEIR_WAY_MAX).await;
+        };
+        tokio::select! {
+            begun = timeout_at(deadline, bytes) => match begun {
+                Ok(Ok(begun)) => return Some(begun),
+                // Whoever connects can cause it.
+                Ok(Err(error)) => {
+                    tracing::debug!(peer = %peer.address(), %error, "a connection ended before it began");
+                }
+                Err(_) => self.on_silence(),
+            },
+            () = stopped => {}
+        }
+        None
     }
 }

@@ -1,5 +1,5 @@
 //! TLS of the connections of clients: the certificate of this process and the authorities of theirs, which can be replaced
-//! while it runs, and the handshake, which is limited in time and in number.
+//! while it runs, and the handshake, which is limited in number.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,6 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -86,12 +85,10 @@ impl ServerTls {
         &self,
         stream: TcpStream,
         user_timeout: UserTimeout,
-        deadline: Instant,
     ) -> io::Result<Encrypted> {
         let config = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
         let stream = UserTimeoutStream::new(stream, user_timeout);
-        let handshake = TlsAcceptor::from(config).accept(stream);
-        let mut stream = timeout_at(deadline, handshake).await??;
+        let mut stream = TlsAcceptor::from(config).accept(stream).await?;
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();

@@ -9,7 +9,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Fuse, FusedFuture as _, FutureExt as _, join};
@@ -152,7 +151,7 @@ impl<T: Send + 'static> Drop for Detached<T> {
 }
 
 impl Request {
-    /// Rolls back what this request was granted or took over, which lasts for `ttl`. Has the slot until done, so that
+    /// Rolls back what this request was granted or took over, which lasts for `ttl`. Each attempt has the slot, so that
     /// requests of disconnected clients cannot pile up.
     pub(super) fn roll_back_in_background(
         self,
@@ -162,7 +161,6 @@ impl Request {
     ) {
         let inner = Arc::clone(&self.inner);
         inner.in_background(async move {
-            self.slot.retake().await;
             let ended = self.roll_back(rollback, ttl).await;
             if let Some(AfterRollback(then)) = then
                 && ended == self.claim.names.len()
@@ -171,11 +169,6 @@ impl Request {
             }
             drop(self.slot);
         });
-    }
-
-    /// Rolls back what this request was granted, with retries.
-    pub(super) async fn withdraw(&self) {
-        self.roll_back(Rollback::Undo, self.claim.ttl.get()).await;
     }
 
     /// Releases what the closed stream of this request held, unless a later request with the same token has received
@@ -189,15 +182,11 @@ impl Request {
 
     /// Ends what this request may roll back, with retries until `ttl` is over: by then the lease has expired. Returns how
     /// many leases that is known to have ended.
-    async fn roll_back(&self, rollback: Rollback, ttl: Duration) -> usize {
+    pub(super) async fn roll_back(&self, rollback: Rollback, ttl: Duration) -> usize {
         let inner = &self.inner;
         let give_up_at = Instant::now() + ttl + inner.operation_timeout;
-        let has_released = AtomicBool::new(false);
-        let ended = AtomicUsize::new(0);
-        let withdrawn = retry_until(give_up_at, || async {
-            if has_released.load(Ordering::Relaxed) {
-                self.slot.retake_before_peer().await;
-            }
+        let slot = (rollback != Rollback::Close).then_some(&self.slot);
+        let ended = retry_until(give_up_at, slot, || async {
             let _permits = self.admit_rollback(rollback).await;
             let (sent, deadline) = inner.start();
             let withdraw = async {
@@ -208,7 +197,7 @@ impl Request {
                 inner.metrics.store.operation("withdraw", took, &answer);
                 answer
             };
-            let answer = match self.may_be_kept_by_others() {
+            match self.may_be_kept_by_others() {
                 // One after the other: a later request that has the lease counts it in any case, so between the two there
                 // must be no moment in which it is not counted.
                 true => {
@@ -222,22 +211,27 @@ impl Request {
                     let uncount = Box::pin(self.uncount(rollback, deadline));
                     join(uncount, withdraw).await.1
                 }
-            };
-            // A store that refuses may do so for as long as the lease lasts. Other requests need the slot meanwhile, even
-            // if they are refused too.
-            if matches!(answer, Err(StoreError::Unavailable { .. })) && rollback != Rollback::Close
-            {
-                self.slot.release();
-                has_released.store(true, Ordering::Relaxed);
             }
-            answer.is_ok_and(|count| {
-                ended.store(count, Ordering::Relaxed);
-                true
-            })
         })
         .await;
-        inner.metrics.withdrawn(withdrawn);
-        ended.into_inner()
+        inner.metrics.withdrawn(ended.is_some());
+        ended.unwrap_or_default()
+    }
+
+    /// Leaves the queue, with retries until the place has expired by itself. The answer is not used.
+    pub(super) async fn leave_queue(&self) {
+        let inner = &self.inner;
+        let give_up_at = Instant::now() + inner.waiting.place_kept + inner.operation_timeout;
+        retry_until(give_up_at, Some(&self.slot), || async {
+            if inner.queues.is_attached(&self.claim) {
+                // The client is back, and its claim leaves the queue with that request.
+                return Ok(());
+            }
+            let (_, deadline) = inner.start();
+            let suspended = inner.suspend(&self.claim, false, deadline).await;
+            suspended.map(drop)
+        })
+        .await;
     }
 
     /// Waits until the rollback may be sent. What streams release when they close counts in their peer's share; the
@@ -318,16 +312,6 @@ impl ServiceShared {
         suspended
     }
 
-    /// Leaves the queue, with retries until the place has expired by itself. The answer is not used.
-    pub(super) async fn suspend_until_done(&self, claim: &Claim) {
-        let give_up_at = Instant::now() + self.waiting.place_kept + self.operation_timeout;
-        retry_until(give_up_at, || async {
-            let (_, deadline) = self.start();
-            self.suspend(claim, false, deadline).await.is_ok()
-        })
-        .await;
-    }
-
     /// Runs what the current request leaves behind, as a part of its trace.
     pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         self.in_background_untraced(traces::inherit(task));
@@ -345,19 +329,29 @@ impl ServiceShared {
     }
 }
 
-/// Retries with back-off until `attempt` succeeds or `give_up_at` is reached. Returns whether it succeeded.
-async fn retry_until<F: Future<Output = bool>>(
+/// Retries with back-off until `attempt` succeeds or `give_up_at` is reached. Returns its answer if it succeeded.
+///
+/// Each attempt has the slot. Between two of them others have it, because a store that fails may do so for long, and they
+/// may need another part of it, such as another primary of a cluster.
+async fn retry_until<T, F: Future<Output = Result<T, StoreError>>>(
     give_up_at: Instant,
+    slot: Option<&Slot>,
     mut attempt: impl FnMut() -> F,
-) -> bool {
+) -> Option<T> {
     let mut backoff = Backoff::default();
     loop {
-        if attempt().await {
-            return true;
+        if let Some(slot) = slot {
+            slot.retake().await;
+        }
+        if let Ok(answer) = attempt().await {
+            return Some(answer);
+        }
+        if let Some(slot) = slot {
+            slot.release();
         }
         let pause = backoff.next(PAUSE_MIN, PAUSE_MAX);
         if Instant::now() + pause >= give_up_at {
-            return false;
+            return None;
         }
         tokio::time::sleep(pause).await;
     }

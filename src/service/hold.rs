@@ -21,6 +21,7 @@ use crate::backoff::{self, Backoff};
 use crate::domain::{
     Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
 };
+use crate::limits::{Gate, GatePermit};
 use crate::store::{Fault, StoreError};
 use crate::telemetry::traces::{self, SpanScope};
 
@@ -114,7 +115,7 @@ impl DatedEvent {
 enum StreamEnd {
     /// The stream has nothing to release: the claim ended or was not granted, or the client resumes it elsewhere.
     Over,
-    /// The listener has gone, and the claim holds this lease.
+    /// The listener has gone or was told that the claim no longer holds, and the claim holds this lease or may hold it.
     Closed(StreamLease),
 }
 
@@ -122,6 +123,8 @@ enum StreamEnd {
 struct HoldTask<O> {
     request: Request,
     observer: O,
+    /// The renewals of all, in which those of streams count.
+    renewals: Gate,
     held: HeldByStream,
     events: EventSender,
     /// The span of the request. It ends when the stream begins, so what follows the acquire is not part of its trace.
@@ -157,6 +160,7 @@ impl ServiceShared {
         wait: Option<Duration>,
         mut revocation: Revocation,
         observer: impl HoldObserver,
+        renewals: Gate,
     ) -> Hold {
         // One event at a time: without a reader, the lease is not renewed.
         let (sender, events) = mpsc::channel(1);
@@ -169,6 +173,7 @@ impl ServiceShared {
             held: self.held.register(claim.names.clone(), claim.token),
             request: Request { claim, ..request },
             observer,
+            renewals,
             events: EventSender(sender),
             scope: traces::current(),
         };
@@ -290,6 +295,8 @@ impl<O: HoldObserver> HoldTask<O> {
         let revoked = HoldEvent::Revoked { is_held: true };
         let draining = &self.request.inner.draining;
         let mut backoff = Backoff::default();
+        // The lease, while a renewal without an answer may have kept it.
+        let mut may_be_kept = None;
         loop {
             let ttl = reported.ttl;
             let left = until.saturating_duration_since(Instant::now());
@@ -306,7 +313,8 @@ impl<O: HoldObserver> HoldTask<O> {
                 () = tokio::time::sleep(backoff::jittered(interval.min(left))) => {}
             }
             if until <= Instant::now() {
-                return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
+                let end = self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
+                return may_be_kept.map_or(end, StreamEnd::Closed);
             }
             let renewed = tokio::select! {
                 () = self.events.closed() => return StreamEnd::Closed(reported),
@@ -317,6 +325,7 @@ impl<O: HoldObserver> HoldTask<O> {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
                     reported.ttl = lease.ttl.get();
+                    may_be_kept = None;
                     backoff.reset();
                     if !self
                         .events
@@ -327,7 +336,10 @@ impl<O: HoldObserver> HoldTask<O> {
                     }
                 }
                 Ok(Err(reason)) => return self.send_last(HoldEvent::Lost(reason)).await,
-                Err(_) => {
+                Err(error) => {
+                    if matches!(error, StoreError::Unknown { .. }) {
+                        may_be_kept = Some(reported);
+                    }
                     backoff.next(RETRY_MIN, ttl / 3);
                 }
             }
@@ -344,20 +356,9 @@ impl<O: HoldObserver> HoldTask<O> {
         let (inner, claim) = (&self.request.inner, &self.request.claim);
         let (_, deadline) = inner.start();
         let deadline = deadline.min(until);
-        // Thousands of streams with short leases are cheap for a client, so the service limits their renewals.
-        let _permit = match self.request.slot.peer() {
-            Some(peer) => Some(
-                peer.renewals
-                    .pass(RENEWAL_WEIGHT, deadline)
-                    .await
-                    .ok_or_else(|| {
-                        StoreError::unavailable(
-                            Fault::Timeout,
-                            "other renewals of the peer came first",
-                        )
-                    })?,
-            ),
-            None => None,
+        let Some(_permits) = self.admit_renewal(deadline).await else {
+            let detail = "other renewals came first";
+            return Err(StoreError::unavailable(Fault::Timeout, detail));
         };
         let (_, deadline) = inner.start();
         let (leases, deadline) = (self.request.slot.leases(), deadline.min(until));
@@ -377,6 +378,16 @@ impl<O: HoldObserver> HoldTask<O> {
             // A renewal without a new mode cannot contradict.
             Renewed::Mismatched(_) => Err(NotHolder::Unknown),
         })
+    }
+
+    /// Waits until a renewal may be sent, because thousands of streams with short leases are cheap for a client.
+    async fn admit_renewal(&self, deadline: Instant) -> Option<[Option<GatePermit>; 2]> {
+        let of_peer = match self.request.slot.peer() {
+            Some(peer) => Some(peer.renewals.pass(RENEWAL_WEIGHT, deadline).await?),
+            None => None,
+        };
+        let of_all = self.renewals.pass(1, deadline).await?;
+        Some([of_peer, Some(of_all)])
     }
 
     async fn send_last(&self, event: HoldEvent) -> StreamEnd {

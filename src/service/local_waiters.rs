@@ -229,6 +229,11 @@ impl LocalWaiters {
         Departure { is_last, wakes }
     }
 
+    /// Whether a request waits for the claim, or is about to.
+    pub(super) fn is_attached(&self, claim: &Claim) -> bool {
+        self.lock().is_attached(claim)
+    }
+
     /// The state of this claim changed: all its remaining waiters poll now.
     pub(super) fn recheck(&self, token: Token) {
         let now = Instant::now();
@@ -359,13 +364,15 @@ impl WaiterTable {
             return true;
         };
         same.retain(|other| other.number != waiter.number);
-        let is_last = !same
-            .iter()
-            .any(|other| other.claim.names == waiter.claim.names);
         if same.is_empty() {
             self.attached.remove(&waiter.claim.token);
         }
-        is_last
+        !self.is_attached(&waiter.claim)
+    }
+
+    fn is_attached(&self, claim: &Claim) -> bool {
+        let mut same = self.attached.get(&claim.token).into_iter().flatten();
+        same.any(|other| other.claim.names == claim.names)
     }
 
     /// Calls `act` with each queue whose head the waiter is.

@@ -50,15 +50,6 @@ pub(super) enum NextStep {
     Sleep(Option<Instant>),
 }
 
-/// Why a queued request polls again by itself, although it need not be the head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FollowUp {
-    /// Its client is sent the position.
-    Position,
-    /// An earlier poll may still be granted, which only another poll finds out.
-    AmbiguousPoll,
-}
-
 impl PollPace {
     /// The pace of a process that polls every `interval` as configured, whose heads make this many polls in turn, and
     /// whose waiters have this many places.
@@ -120,14 +111,11 @@ impl PollSchedule {
         self.refresh_at = outlasts_ticket.then(|| now + ttl / 6 * 5);
     }
 
-    /// The request sent at `sent` found its claim in the queue.
-    pub(super) fn queued(&mut self, sent: Instant, follow_up: Option<FollowUp>, pace: PollPace) {
+    /// The request sent at `sent` found its claim in the queue. If it `follows_up`, it polls again by itself, although it
+    /// need not be the head.
+    pub(super) fn queued(&mut self, sent: Instant, follows_up: bool, pace: PollPace) {
         self.backoff.reset();
-        let interval = follow_up.map(|follow_up| match follow_up {
-            FollowUp::Position => pace.of_others,
-            FollowUp::AmbiguousPoll => pace.of_head,
-        });
-        self.follow_up_at = interval.map(|interval| sent + backoff::jittered(interval));
+        self.follow_up_at = follows_up.then(|| sent + backoff::jittered(pace.of_others));
     }
 
     /// The request sent at `sent` must be repeated at once.
@@ -316,13 +304,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_requests_with_a_reason_of_their_own_poll_again_after_an_answer() {
         let (mut schedule, now) = waiting_for(SECOND * 60);
-        schedule.queued(now, None, PACE);
+        schedule.queued(now, false, PACE);
         let end = NextStep::Sleep(Some(now + SECOND * 60));
         assert_eq!(schedule.next(now, None), end);
-        schedule.queued(now, Some(FollowUp::Position), PACE);
+        schedule.queued(now, true, PACE);
         assert_jittered(schedule.next(now, None), now, PACE.of_others);
-        schedule.queued(now, Some(FollowUp::AmbiguousPoll), PACE);
-        assert_jittered(schedule.next(now, None), now, PACE.of_head);
     }
 
     #[tokio::test(start_paused = true)]
@@ -333,10 +319,10 @@ mod tests {
             assert_eq!(schedule.next(now, None), NextStep::Sleep(Some(retry_at)));
             assert_jittered(schedule.next(now, None), now, SECOND * seconds);
         }
-        schedule.queued(now, None, PACE);
+        schedule.queued(now, false, PACE);
         schedule.failed(now, true, PACE);
         assert_jittered(schedule.next(now, None), now, SECOND);
-        schedule.queued(now, None, PACE);
+        schedule.queued(now, false, PACE);
         schedule.failed(now, false, PACE);
         assert_jittered(schedule.next(now, None), now, PACE.of_others);
     }

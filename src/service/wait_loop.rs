@@ -16,7 +16,7 @@ use super::acquire::{AcquireAnswer, AcquireFailure, Request, remaining};
 use super::hold::{EventSender, HoldEvent};
 use super::lease_counts::WaitStage;
 use super::local_waiters::{LocalWaiters, QueuePlace};
-use super::schedule::{FollowUp, NextStep};
+use super::schedule::NextStep;
 use super::waiter::{QueueAnswer, Waiter};
 use crate::domain::{
     Acquired, Attempt, GrantKind, Position, QueueRequest, Refused, Rollback, Ticket, Waiting,
@@ -133,6 +133,8 @@ impl WaitLoop {
             PollResult::Interrupted(in_flight) => return Some(Err(self.abandon(in_flight))),
         };
         let answer = if self.has_expired_unseen(sent, &answer) {
+            // Until it is rolled back, the store may still have the lease.
+            self.has_ambiguous_attempt = true;
             match self.start_new_attempt().await {
                 Ok(()) => {
                     self.waiter.schedule().repeat(sent);
@@ -282,14 +284,10 @@ impl WaitLoop {
         let (queues, sequence) = (self.queues(), waiting.ticket.sequence);
         queues.enqueue(&self.waiter, self.queue_place, sequence, sent);
         self.record_answer(sent, waiting.recheck_in, waiting.restored);
-        let follow_up = match self.progress {
-            Some(_) => Some(FollowUp::Position),
-            None => self
-                .has_ambiguous_attempt
-                .then_some(FollowUp::AmbiguousPoll),
-        };
+        // For the position of a stream; and only another poll finds out whether an earlier one was granted the locks.
+        let follows_up = self.progress.is_some() || self.has_ambiguous_attempt;
         let pace = queues.pace();
-        self.waiter.schedule().queued(sent, follow_up, pace);
+        self.waiter.schedule().queued(sent, follows_up, pace);
         self.queue_place = QueuePlace::At(sequence);
         self.answered_at = Some(sent);
         self.ticket = Some(waiting.ticket);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use leasehold::server::{Peer, Server, ServerTls, Workers};
+use leasehold::server::{Drained, Peer, Server, ServerTls, Workers};
 use nix::sys::signal::Signal;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -19,10 +19,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::from_environment;
 use crate::process::{Serving, leasehold};
 use crate::run::assert_code;
+use crate::shutdown::patient;
 use crate::sockets::local;
 use crate::support::certificates::Authority;
 use crate::support::eventually;
@@ -292,6 +294,39 @@ async fn the_second_address_of_a_process_has_tls_for_those_who_begin_it_and_work
     let _ = stream.read_to_end(&mut answer).await;
     let answer = String::from_utf8(answer).unwrap();
     assert!(answer.contains("true Some(\"worker-"), "{answer}");
+}
+
+/// Neither before the handshake, nor before it is known whether there is one.
+#[tokio::test]
+async fn connections_without_a_handshake_do_not_hold_up_the_end_and_are_not_cut() {
+    let authority = Authority::new();
+    let files = authority.files_for("localhost");
+    let (config, _) = from_environment(&[
+        ("LEASEHOLD_SERVER_TLS_CERT_FILE", &files.certificate),
+        ("LEASEHOLD_SERVER_TLS_KEY_FILE", &files.key),
+    ])
+    .unwrap();
+    let tls = ServerTls::new(config.certificate.as_ref().unwrap()).unwrap();
+    let server = Server::bind(&patient(), local()).unwrap();
+    let server = server.with_tls(tls, 4);
+    let another = server.bind_another(&patient(), local(), &Workers::here());
+    let another = another.unwrap();
+    let mut silent = Vec::new();
+    let mut open = Vec::new();
+    for server in [&server, &another] {
+        silent.push(TcpStream::connect(server.local_addr()).await.unwrap());
+        open.push(server.open_connections());
+    }
+    let stop = CancellationToken::new();
+    let (app, stopped) = (Router::new(), stop.clone().cancelled_owned());
+    let running = server.run_with(app.clone(), Workers::here(), (another, app), stopped);
+    let running = tokio::spawn(running);
+    eventually("they are accepted", async || {
+        open.iter().all(|open| open.count() == 1).then_some(())
+    })
+    .await;
+    stop.cancel();
+    assert_eq!(running.await.unwrap(), Drained::Finished);
 }
 
 #[tokio::test]

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use leasehold::config::{ListenAddress, ServerConfig};
 use leasehold::server::shutdown::announced;
 use leasehold::server::{Drained, Server, Workers};
 use nix::sys::signal::Signal;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::process::Serving;
 use crate::sockets::{config, local};
+use crate::support::eventually;
 
 async fn status(url: &str) -> u16 {
     reqwest::get(url).await.unwrap().status().as_u16()
@@ -120,7 +123,7 @@ async fn a_request_under_way_is_answered_after_the_listener_closed() {
     entered.notified().await;
     draining.cancel();
     // Refused connections show that the listener is closed; until then the system still accepts them.
-    while tokio::net::TcpStream::connect(address).await.is_ok() {
+    while TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
     finish.notify_one();
@@ -141,7 +144,7 @@ async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
             std::future::pending::<()>().await;
         }
     };
-    let config = leasehold::config::ServerConfig {
+    let config = ServerConfig {
         drain_timeout: Duration::from_millis(50),
         ..config()
     };
@@ -185,6 +188,37 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
         .unwrap();
     draining.cancel();
     assert_eq!(running.await.unwrap(), Drained::Finished);
+}
+
+/// As a load balancer opens connections before it needs them.
+#[tokio::test]
+async fn a_connection_that_has_sent_nothing_does_not_hold_up_the_end_and_is_not_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("leasehold.sock");
+    for address in [ListenAddress::Tcp(local()), ListenAddress::Unix(path)] {
+        let server = Server::bind(&patient(), address).unwrap();
+        let (address, open) = (server.address().clone(), server.open_connections());
+        let stop = CancellationToken::new();
+        let app = Router::new().route("/", get("hello"));
+        let stopped = stop.clone().cancelled_owned();
+        let running = tokio::spawn(server.run(app, Workers::here(), stopped));
+        let _silent: Box<dyn Send> = match address {
+            ListenAddress::Tcp(address) => Box::new(TcpStream::connect(address).await.unwrap()),
+            ListenAddress::Unix(path) => Box::new(UnixStream::connect(path).await.unwrap()),
+        };
+        eventually("it is accepted", async || (open.count() == 1).then_some(())).await;
+        stop.cancel();
+        assert_eq!(running.await.unwrap(), Drained::Finished);
+    }
+}
+
+/// A server that waits for a first request for longer than it drains.
+pub(crate) fn patient() -> ServerConfig {
+    ServerConfig {
+        header_read_timeout: Duration::from_secs(3600),
+        drain_timeout: Duration::from_secs(5),
+        ..config()
+    }
 }
 
 /// A closed terminal sends SIGHUP to its processes; they must drain as after any other signal.

@@ -57,7 +57,8 @@ pub(super) async fn hold(
         sender: encoder.audited.clone(),
         names: claim.names.clone(),
     };
-    let events = service.hold_until(Arc::clone(&claim), acquire_request.wait, revoked, audited);
+    let (wait, renewals) = (acquire_request.wait, app.admission().renewals().clone());
+    let events = service.hold_until(Arc::clone(&claim), wait, revoked, audited, renewals);
     let mut events = Box::pin(events);
     let first = events.next().await;
     let first = match first {

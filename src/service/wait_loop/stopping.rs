@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, GrantKind, Granted, LockName, Refused, Suspended};
+use crate::domain::{Acquired, GrantKind, Granted, LockName, Refused, Rollback, Suspended};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::{Departure, SentRelease};
@@ -85,9 +85,17 @@ impl WaitLoop {
         if self.has_ambiguous_attempt {
             self.clean_up(None, is_last);
         }
-        let answer = Err(error.clone());
-        self.count(&answer, &[]);
+        let error = self.outcome_of(error);
+        self.count(&Err(error.clone()), &[]);
         error
+    }
+
+    /// The failure of the last poll, as the outcome of all: an earlier one may have been granted.
+    fn outcome_of(&self, failure: StoreError) -> StoreError {
+        match self.has_ambiguous_attempt {
+            true => StoreError::unknown(failure.fault(), failure.detail()),
+            false => failure,
+        }
     }
 
     /// Ends the wait while a poll is in flight. Its outcome is unknown, and is resolved in the background.
@@ -107,11 +115,7 @@ impl WaitLoop {
         let is_last = self.leave().is_last;
         let answer = if let Some(failure) = self.failure.take() {
             self.clean_up(None, is_last);
-            // An earlier poll may have been granted, whatever the last one was.
-            Err(match self.has_ambiguous_attempt {
-                true => StoreError::unknown(failure.fault(), failure.detail()),
-                false => failure,
-            })
+            Err(self.outcome_of(failure))
         } else {
             let not_granted = match reason {
                 StopReason::Disconnected => {
@@ -192,12 +196,12 @@ impl WaitLoop {
                 // Whatever the outcome, it is rolled back below.
                 let _ = in_flight.await;
             }
-            request.slot.retake().await;
             if is_ambiguous {
-                request.withdraw().await;
+                let ttl = request.claim.ttl.get();
+                request.roll_back(Rollback::Undo, ttl).await;
             }
             if is_last {
-                request.inner.suspend_until_done(&request.claim).await;
+                request.leave_queue().await;
             }
             // A stream of the request may have an unread event.
             request.slot.release();

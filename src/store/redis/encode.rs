@@ -16,6 +16,9 @@ use crate::domain::{
 };
 use crate::store::assignment::FenceChange;
 
+/// How long a poll that is to be sent still knows that its process has no waiter before it. Then one may have come back.
+const HEAD_KNOWN_FOR: Duration = Duration::from_millis(100);
+
 /// What the script may do for a claim without a conflict.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GrantScope {
@@ -185,7 +188,7 @@ impl Node {
             millis(request.wait),
             request.waiters_max,
             u8::from(request.wants_position),
-            u8::from(request.is_head),
+            u8::from(request.is_head && sent_at.elapsed() < HEAD_KNOWN_FOR),
             u8::from(request.takes_over),
         )
     }
@@ -363,21 +366,13 @@ fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
 
 /// Whether a claim has no options.
 fn is_plain(claim: &Claim) -> bool {
-    let Claim {
-        max_hold,
-        min_hold,
-        lock_delay,
-        takes_over,
-        ..
-    } = claim;
+    let times = [claim.max_hold, claim.min_hold, claim.lock_delay];
     claim.mode == Mode::Exclusive
         && claim.fair
         && claim.hold_count == HoldCount::ONE
         && claim.metadata.is_none()
-        && !takes_over
-        && [max_hold, min_hold, lock_delay]
-            .iter()
-            .all(|it| it.is_none())
+        && !claim.takes_over
+        && times.iter().all(Option::is_none)
 }
 
 /// The digests by which the scripts know a claim, one for each of its locks.

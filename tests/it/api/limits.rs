@@ -6,9 +6,9 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use leasehold::store::{Fault, StoreError};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::support::{Answer, Api, Call, delete, get, post, put};
+use super::support::{Answer, Api, Call, EventStream, delete, get, post, put};
 use crate::support::eventually;
 use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 
@@ -109,6 +109,20 @@ async fn a_renewal_too_many_is_refused_and_others_are_let_alone() {
     is_refused_alone(&api, renewal("b"), "renewals").await;
 }
 
+/// Nothing else limits that of a client without a share of its own, such as one of a proxy.
+#[tokio::test(start_paused = true)]
+async fn the_renewal_of_a_stream_counts_among_those_of_all() {
+    let silent = ScriptedStore::default().with(Operation::Renew, Behavior::Unanswered);
+    let api = Api::on(Arc::new(silent), |settings| settings.renewals_max = 1);
+    let held = post("/locks/a?ttl=3s").header("accept", "text/event-stream");
+    let _stream = EventStream::of(api.open(held).await);
+    sleep(Duration::from_secs(2)).await;
+    let renewal = api.send(put("/locks/b").token(TOKEN));
+    let refused = timeout(Duration::from_secs(10), renewal).await;
+    let refused = refused.expect("the store is not asked");
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+}
+
 /// An acquire of several locks blocks the store for longer, and counts accordingly.
 #[tokio::test]
 async fn an_acquire_of_several_locks_counts_four_times_for_each() {
@@ -189,6 +203,21 @@ async fn an_operation_whose_client_is_gone_counts_until_it_has_ended() {
     for _ in 0..3 {
         let refused = api.send(post("/locks/b")).await;
         assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+    }
+}
+
+/// So clients that ask and leave cannot fill the store with requests.
+#[tokio::test]
+async fn a_view_whose_client_is_gone_counts_until_the_store_has_answered() {
+    for accepted in ["application/json", "text/event-stream"] {
+        let api = api_without(&[Operation::Inspect], 1);
+        let view = get("/locks/a").header("accept", accepted);
+        let stuck = stuck_in(&api, view).await;
+        stuck.abort();
+        assert!(stuck.await.is_err());
+        let refused = api.send(post("/locks/b")).await;
+        let expected = (503, "overloaded".to_owned());
+        assert_eq!(refused.refusal(), expected, "{accepted}");
     }
 }
 

@@ -97,3 +97,32 @@ fn a_client_that_vanishes_loses_the_lock_that_its_stream_held() {
     ));
     network.wait_for("it is free");
 }
+
+/// Nothing is sent to it, so only the system can find out.
+#[test]
+fn a_client_that_vanishes_while_it_waits_leaves_the_queue() {
+    let Some(mut network) = Network::of_its_own() else {
+        eprintln!("no network of its own is to be had here; nothing was tested");
+        return;
+    };
+    let url = "127.0.0.1:7625/locks/a";
+    let binary = env!("CARGO_BIN_EXE_leasehold");
+    network.run("ip link set lo up");
+    network.run(&format!("{binary} --log-format json --log-level debug &"));
+    network.wait_for("\"listening\"");
+    network.run(&format!("curl -s -X POST '{url}?ttl=1h'; echo"));
+    network.wait_for("\"fencing_token\"");
+    network.run(&format!("curl -s -X POST '{url}?wait=50s' &"));
+    let until_queue_has = |waiters: usize| {
+        format!(
+            "until curl -s {url} | grep -q '\"queue_length\":{waiters},'; do :; done; echo now {waiters}"
+        )
+    };
+    network.run(&until_queue_has(1));
+    network.wait_for("now 1");
+    network.run("ip link set lo down");
+    network.wait_for("a connection ended with an error");
+    network.run("ip link set lo up");
+    network.run(&until_queue_has(0));
+    network.wait_for("now 0");
+}

@@ -1,14 +1,20 @@
 //! Commands that arrive late: after a retry on another connection, or after their client got its response.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use leasehold::domain::{GrantKind, Granted, LockState, Mode, Refused};
+use leasehold::domain::{
+    Acquired, Attempt, Claim, GrantKind, Granted, LockState, Mode, Refused, SuspendOptions,
+};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
+use tokio::time::timeout;
 
 use super::network::Network;
-use super::{FOR_EVER, lasting};
-use crate::support::fixture::{READ, claim, in_mode, lock_of, rival};
+use super::{FOR_EVER, forgetful_redis, lasting};
+use crate::support::fixture::{READ, Waiter, claim, deadline, in_mode, lock_of, rival};
+use crate::support::proxy::Proxy;
+use crate::support::stores::{redis_config, redis_store};
 use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// A request whose first try is held back, and which is retried after its connection was cut. The first try arrives a
@@ -192,4 +198,50 @@ async fn a_repeated_eviction_evicts_no_others_and_repeats_its_answer() {
     let fences: Vec<_> = holders.iter().map(|holder| holder.fence.get()).collect();
     assert_eq!(fences, [fence]);
     network.beside.assert_holds(&next).await;
+}
+
+/// It had to wait for a connection. Meanwhile, another waiter of its process has come back to its place.
+#[tokio::test]
+async fn a_poll_that_is_sent_late_removes_no_waiter_before_it() {
+    let server = forgetful_redis().await;
+    let proxy = Proxy::start(server.address()).await;
+    let store = redis_store(&proxy.database(0), &redis_config()).await;
+    let store = store.expect("it is well");
+    let poll = async |waiter: &Waiter| {
+        let Waiter { claim, attempt, .. } = waiter;
+        let request = Some(&waiter.queue_request);
+        store.acquire(claim, *attempt, request, deadline()).await
+    };
+    let queued = async |claim: Claim| {
+        let mut waiter = Waiter::new(claim);
+        match poll(&waiter).await {
+            Ok(Acquired::Waiting(waiting)) => waiter.queue_request.ticket = Some(waiting.ticket),
+            other => panic!("{other:?}"),
+        }
+        waiter
+    };
+    let holding = lasting(claim());
+    let held = store.acquire(&holding, Attempt::random(), None, deadline());
+    held.await.expect("it is well");
+    let first = queued(rival(&holding)).await;
+    let mut head = queued(rival(&holding)).await;
+    head.queue_request.is_head = true;
+    let options = SuspendOptions {
+        keep: FOR_EVER,
+        lists_conflicts: false,
+    };
+    let left = store.suspend(&first.claim, options, deadline());
+    left.await.expect("it is well");
+    proxy.refuse(true);
+    proxy.cut();
+    let mut late = pin!(poll(&head));
+    let sent = timeout(Duration::from_millis(300), &mut late).await;
+    assert!(sent.is_err(), "it has no connection");
+    proxy.refuse(false);
+    let first = first.again();
+    eventually("it is back", async || poll(&first).await.ok()).await;
+    let late = late.await;
+    assert!(matches!(late, Ok(Acquired::Waiting(_))), "{late:?}");
+    let view = store.inspect(lock_of(&holding), deadline()).await;
+    assert_eq!(view.expect("it is well").queue.length, 2);
 }

@@ -344,6 +344,29 @@ async fn a_queue_has_at_most_its_maximum_of_waiters() {
     );
 }
 
+/// Each of them has lost an answer, so it polls until its wait ends, whatever its place.
+#[tokio::test(start_paused = true)]
+async fn thousands_of_waiters_whose_grants_may_have_been_lost_poll_at_the_pace_of_all() {
+    const WAITERS: usize = 3_000;
+    const SECONDS: usize = 5;
+    let (service, store) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let wait = |claim| Waiting::on(&service, claim, LONG_WAIT);
+    let _waiting: Vec<_> = rivals(&holder, WAITERS).iter().map(wait).collect();
+    settle().await;
+    // After so long, each of them polls once when the store is back.
+    store.goes_down(true);
+    sleep(Duration::from_secs(4)).await;
+    store.goes_down(false);
+    store.next([Behavior::Answered]);
+    store.next(std::iter::repeat_n(Behavior::Lost, WAITERS));
+    sleep(Duration::from_secs(15)).await;
+    let before = store.polls();
+    sleep(Duration::from_secs(SECONDS as u64)).await;
+    let polls = (store.polls() - before) / SECONDS;
+    assert!((500..=1_350).contains(&polls), "{polls} a second");
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiters_leave_nothing_behind() {
     let (service, _) = ScriptedStore::service();

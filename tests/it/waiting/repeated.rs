@@ -7,7 +7,7 @@ use leasehold::domain::{Claim, Mode, Share};
 use tokio::time::{Instant, sleep};
 
 use super::{LONG_WAIT, Waiting, held, releases, rivals, settle, view};
-use crate::support::fixture::lock_of;
+use crate::support::fixture::{lock_of, rival};
 use crate::support::scripted_store::ScriptedStore;
 
 /// Otherwise it would learn only at its turn that the claim waits, holds or has ended elsewhere.
@@ -77,4 +77,24 @@ async fn requests_whose_claim_was_granted_to_another_one_delay_nobody() {
     }
     // A reservation that nobody follows takes much longer, once for each claim.
     assert!(released.elapsed() < Duration::from_millis(200));
+}
+
+/// The claim would be out of the queue until its request asks again, and others could be granted the lock.
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_client_is_back_stays_in_the_queue() {
+    let (service, store) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let cut = Waiting::queued(&service, &claim, LONG_WAIT).await;
+    store.goes_down(true);
+    cut.hangs_up().await;
+    sleep(Duration::from_millis(1_500)).await;
+    store.goes_down(false);
+    let tried = store.cleanups().len();
+    assert!(tried > 1, "it is tried again and again");
+    let back = Waiting::queued(&service, &claim, LONG_WAIT).await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(store.cleanups().len(), tried);
+    releases(&service, &holder).await;
+    back.granted().await;
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use leasehold::domain::{Claim, LockState};
+use leasehold::domain::{Claim, LockState, NotHolder};
 use leasehold::service::{HoldEvent, LockService};
 use leasehold::store::StoreError;
 use tokio::time::sleep;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, assert_idle, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{LONG, SHORT, claim, for_short, rival, ttl};
-use crate::support::scripted_store::{Behavior, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore, unavailable};
 
 /// The longest time until a retry, after the store is back.
 const SOON: Duration = Duration::from_millis(1_010);
@@ -153,6 +153,37 @@ async fn a_lease_that_was_taken_over_is_rolled_back_after_a_long_outage() {
     }
 }
 
+/// Each of its renewals has kept the lease for another three seconds, which no answer has told. The lock would be taken
+/// although nobody holds it.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_told_that_its_lease_expired_releases_what_its_renewals_may_have_kept() {
+    let store = ScriptedStore::default().with(Operation::Renew, Behavior::Lost);
+    let store = Arc::new(store);
+    let service = store.another_service(|_| {});
+    let claim = brief();
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    let event = hold.next().await;
+    let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Expired)));
+    assert!(lost, "{event:?}");
+    settle().await;
+    assert_idle(&service, &claim).await;
+}
+
+/// Its lease has ended by itself.
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_renewals_were_refused_releases_nothing() {
+    let store = ScriptedStore::default().with(Operation::Renew, Behavior::Fails(unavailable()));
+    let store = Arc::new(store);
+    let mut hold = store.another_service(|_| {}).hold(brief(), None);
+    acquired(&mut hold).await;
+    let event = hold.next().await;
+    let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Expired)));
+    assert!(lost, "{event:?}");
+    settle().await;
+    assert_eq!(store.cleanups(), []);
+}
+
 /// Retries must not overload a store that comes back, and must not last for ever.
 #[tokio::test(start_paused = true)]
 async fn retries_of_a_rollback_are_spaced_and_end_with_the_lease() {
@@ -237,6 +268,23 @@ async fn a_wait_whose_grant_may_have_been_lost_ends_with_an_unknown_outcome() {
         matches!(answer, Err(StoreError::Unknown { .. })),
         "{answer:?}"
     );
+}
+
+/// The store may still have the lease for a moment, so it is not true that nothing was done.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_came_too_late_and_is_not_rolled_back_yet_has_an_unknown_outcome() {
+    let refuses = Behavior::Fails(unavailable());
+    let store = Arc::new(ScriptedStore::default().with(Operation::Withdraw, refuses));
+    let service = store.another_service(|_| {});
+    store.next([Behavior::Late(SHORT * 2)]);
+    let claim = Arc::new(for_short(&claim()));
+    let answer = Waiting::on(&service, &claim, LONG_WAIT).answer().await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    settle().await;
+    assert_eq!(store.cleanups(), [Operation::Withdraw; 2], "it is retried");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! What waiting claims and streams do in the store is within the limits of their peers.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, assert_at_once, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{claim, claim_on_all, fresh_name, lock_of, names, rival};
 use crate::support::scripted_store::{Operation, ScriptedStore};
+use crate::support::stores::OPERATION_TIMEOUT;
 
 /// A slot for one operation of one peer.
 async fn slot_of(peer: &Arc<PeerLimits>) -> Slot {
@@ -145,6 +147,31 @@ async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
     let _second = Waiting::queued(&service, second, LONG_WAIT).await;
 }
 
+/// It may do so for long, and they may need another part of the store, such as another primary of a cluster.
+#[tokio::test(start_paused = true)]
+async fn claims_that_cannot_leave_the_queue_yet_keep_no_other_operation_waiting() {
+    for goes in [ScriptedStore::goes_down, ScriptedStore::goes_silent] {
+        let (service, store) = ScriptedStore::service();
+        let (all, peer) = (Gate::new(1), Arc::new(with_one_of_each()));
+        let holder = held(&service).await;
+        let within = service.within(slot_within(&all, &peer, None).await);
+        let claim = Arc::new(rival(&holder));
+        let waiting = Waiting::queued(&within, &claim, Duration::from_secs(1)).await;
+        goes(&store, true);
+        // It has no position to report, or has found the store away.
+        drop((waiting.answer().await, within));
+        settle().await;
+        assert!(!store.cleanups().is_empty());
+        for gate in [&peer.operations, &all] {
+            let soon = Instant::now() + OPERATION_TIMEOUT;
+            assert!(gate.pass(1, soon).await.is_some(), "it has the slot");
+        }
+        goes(&store, false);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(view(&service, &holder).await.queue.length, 0);
+    }
+}
+
 /// Until then its request counts, so that streams that come and go do not pile up.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
@@ -229,6 +256,22 @@ async fn a_stream_renews_within_the_limit_of_its_peer() {
         matches!(event, Some(HoldEvent::Lost(NotHolder::Expired))),
         "{event:?}"
     );
+}
+
+/// Those of all peers together, and those of the clients of a proxy, which have no shares.
+#[tokio::test(start_paused = true)]
+async fn a_stream_renews_within_the_limit_of_all() {
+    let (service, _) = ScriptedStore::service();
+    let all = Gate::new(1);
+    let mut hold = service.hold_until(brief(), None, pending(), (), all.clone());
+    acquired(&mut hold).await;
+    let another = occupied(&all).await;
+    sleep(Duration::from_millis(1_500)).await;
+    assert!(hold.next().now_or_never().is_none(), "it has no permit");
+    drop(another);
+    let event = hold.next().await;
+    assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
+    let _another = occupied(&all).await;
 }
 
 fn with_one_of_each() -> PeerLimits {
