@@ -126,7 +126,9 @@ fn with_key(app: &App, routes: Router<App>) -> Router<App> {
 }
 
 fn metrics() -> Router<App> {
-    Router::new().route(Route::Metrics.pattern(), get(health::metrics))
+    Router::new()
+        .route(Route::Metrics.pattern(), get(health::metrics))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
 }
 
 /// Routes that never need a key.

@@ -150,6 +150,7 @@ impl Server {
         Self {
             tls: TlsMode::Always(Tls {
                 certificate,
+                has_http2: true,
                 handshakes,
             }),
             ..self
@@ -178,6 +179,7 @@ impl Server {
                     let handshakes = Budget::new(config.tls_handshakes_max);
                     let tls = Tls {
                         handshakes,
+                        has_http2: config.http2_connections_max > 0,
                         ..tls.clone()
                     };
                     TlsMode::IfBegun(tls, workers.clone())

@@ -30,7 +30,6 @@ const CLUSTER_PRIMARIES: usize = 16;
 /// The limits of the address for probes and operators: more than there are probes, and no more memory than the manifests
 /// have besides those of the first address.
 const ADMIN_CONNECTIONS: usize = 128;
-const ADMIN_HTTP2_CONNECTIONS: usize = 4;
 const ADMIN_REQUESTS: usize = 256;
 
 /// Why serving did not start.
@@ -269,7 +268,8 @@ fn admin(
     let limited = ServerConfig {
         connections_max: ADMIN_CONNECTIONS,
         connections_per_peer_max: None,
-        http2_connections_max: ADMIN_HTTP2_CONNECTIONS,
+        // Neither probes nor browsers need HTTP/2, and each such connection can be made to take megabytes.
+        http2_connections_max: 0,
         tls_handshakes_max: ADMIN_CONNECTIONS,
         answer_bytes_max: http::ADMIN_ANSWER_BYTES_MAX,
         requests_max: ADMIN_REQUESTS,

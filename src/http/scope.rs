@@ -214,8 +214,10 @@ fn over(app: &App, request_facts: &RequestFacts, limit: Limit) -> Problem {
 
 /// The response for a problem.
 fn rendered(problem: &Problem, request_facts: &RequestFacts, response: &mut Response) -> Response {
-    // Keep the router's Allow header, but not its Content-Length, which is that of the empty body.
+    // Keep the router's Allow header, but not its Content-Length, which is that of the empty body. What is refused before
+    // its method counts says nothing about methods.
     let allow = response.headers_mut().remove(ALLOW);
+    let allow = allow.filter(|_| problem.code() == Code::MethodNotAllowed);
     let id = request_facts.requester.request_id.as_str();
     let mut rendered = match &allow {
         Some(allow) => problem.clone().allowing(allow).render(id),

@@ -190,7 +190,7 @@ impl Protocol {
             Err(limit) => return self.refusals.count(limit),
         };
         let user_timeout = peer.user_timeout().clone();
-        let accepted = tls.certificate.accept(stream, user_timeout);
+        let accepted = tls.accept(stream, user_timeout);
         let accepted = self.begun(accepted, deadline, &peer).await;
         drop(handshake);
         let Some(Encrypted {

@@ -20,8 +20,9 @@ use crate::config::{CertificateName, ClientAuthorities, ServerCertificate};
 use crate::limits::Budget;
 
 /// What a client may choose, the best first. A client that names neither gets HTTP/1.1.
-const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
+const PROTOCOLS: [&[u8]; 2] = [HTTP2, HTTP1];
 const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
 /// What a connection may hold of an answer that its client does not read: one record.
 const UNSENT_BYTES_MAX: usize = 16 * 1024;
 
@@ -30,12 +31,20 @@ const CLIENT_CERTIFICATES_BYTES_MAX: usize = 16 * 1024;
 
 /// The certificate that is shown to clients. Clones share it.
 #[derive(Clone)]
-pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
+pub struct ServerTls(Arc<RwLock<Configs>>);
 
-/// TLS of one server: its certificate, and how many handshakes may be under way.
+/// The same certificate for addresses with HTTP/2 and without it.
+#[derive(Clone)]
+struct Configs {
+    with_http2: Arc<ServerConfig>,
+    without_http2: Arc<ServerConfig>,
+}
+
+/// TLS of one server: its certificate, whether it offers HTTP/2, and how many handshakes may be under way.
 #[derive(Clone, Debug)]
 pub(super) struct Tls {
     pub(super) certificate: ServerTls,
+    pub(super) has_http2: bool,
     pub(super) handshakes: Budget,
 }
 
@@ -65,8 +74,8 @@ impl ServerTls {
     ///
     /// When the certificate and its key cannot be used together, or an authority cannot be used.
     pub fn new(certificate: &ServerCertificate) -> Result<Self, rustls::Error> {
-        let config = config(certificate)?;
-        Ok(Self(Arc::new(RwLock::new(config))))
+        let configs = configs(certificate)?;
+        Ok(Self(Arc::new(RwLock::new(configs))))
     }
 
     /// Uses another certificate and other authorities from now on. Open connections stay as they are.
@@ -75,18 +84,28 @@ impl ServerTls {
     ///
     /// When they cannot be used; then those before stay.
     pub fn replace(&self, certificate: &ServerCertificate) -> Result<(), rustls::Error> {
-        let config = config(certificate)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let configs = configs(certificate)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
 
+    fn config(&self, has_http2: bool) -> Arc<ServerConfig> {
+        let configs = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(match has_http2 {
+            true => &configs.with_http2,
+            false => &configs.without_http2,
+        })
+    }
+}
+
+impl Tls {
     /// Waits for the handshake of a client.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,
         user_timeout: UserTimeout,
     ) -> io::Result<Encrypted> {
-        let config = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
+        let config = self.certificate.config(self.has_http2);
         let stream = UserTimeoutStream::new(stream, user_timeout);
         let mut stream = TlsAcceptor::from(config).accept(stream).await?;
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_BYTES_MAX));
@@ -112,7 +131,7 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-fn config(certificate: &ServerCertificate) -> Result<Arc<ServerConfig>, rustls::Error> {
+fn configs(certificate: &ServerCertificate) -> Result<Configs, rustls::Error> {
     let identity = &certificate.identity;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions()?;
@@ -131,7 +150,12 @@ fn config(certificate: &ServerCertificate) -> Result<Arc<ServerConfig>, rustls::
         // together with the certificate.
         config.ticketer = ring::Ticketer::new()?;
     }
-    Ok(Arc::new(config))
+    let mut without_http2 = config.clone();
+    without_http2.alpn_protocols = vec![HTTP1.to_vec()];
+    Ok(Configs {
+        with_http2: Arc::new(config),
+        without_http2: Arc::new(without_http2),
+    })
 }
 
 /// Verifies what clients show: the signatures, the time, and that the certificate is one for clients.

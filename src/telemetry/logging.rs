@@ -110,6 +110,16 @@ impl LineKind {
             ),
         }
     }
+
+    /// The output has begun to fail. For the log itself, its metric is the only place to say so.
+    fn report_failure(self, error: &io::Error) {
+        match self {
+            Self::Log => {}
+            Self::Audit => {
+                tracing::warn!(%error, "audit lines cannot be written, and are dropped until they can");
+            }
+        }
+    }
 }
 
 /// The writing end. Cloning is cheap; all clones share the buffer.
@@ -138,6 +148,17 @@ struct Buffer {
     is_writing: bool,
 }
 
+/// What the thread that writes knows of the lines before.
+#[derive(Debug, Default)]
+struct WriteState {
+    /// How many dropped lines the log has been told of.
+    reported: u64,
+    /// Whether the last line was written in part.
+    is_cut: bool,
+    /// Whether the output has taken nothing, or not all, since the last time that it took everything.
+    has_failed: bool,
+}
+
 impl LogWriter {
     /// Starts the thread that writes to `output`. The buffer holds up to `bytes_max`, and as many may be in the middle
     /// of being written.
@@ -150,13 +171,7 @@ impl LogWriter {
         output: impl Write + Send + 'static,
         bytes_max: usize,
     ) -> io::Result<Self> {
-        let shared = Arc::new(LogQueue {
-            buffer: Mutex::default(),
-            changed: Condvar::new(),
-            bytes_max,
-            dropped: AtomicU64::new(0),
-            own_thread: OnceLock::new(),
-        });
+        let shared = Arc::new(LogQueue::new(bytes_max));
         let writer = Arc::clone(&shared);
         // Never joined: it may be blocked in a write to a pipe that is not read, and ends with the process.
         thread::Builder::new()
@@ -220,6 +235,16 @@ impl<'a> MakeWriter<'a> for LogWriter {
 }
 
 impl LogQueue {
+    fn new(bytes_max: usize) -> Self {
+        Self {
+            buffer: Mutex::default(),
+            changed: Condvar::new(),
+            bytes_max,
+            dropped: AtomicU64::new(0),
+            own_thread: OnceLock::new(),
+        }
+    }
+
     /// Ignores poisoning: a panic while the lock was held leaves at worst an incomplete line.
     fn lock(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
@@ -231,31 +256,46 @@ impl LogQueue {
 
     fn write_out(&self, kind: LineKind, mut output: impl Write) {
         self.own_thread.get_or_init(|| thread::current().id());
-        let (mut batch, mut reported, mut is_cut) = (Vec::new(), 0, false);
+        let (mut batch, mut state) = (Vec::new(), WriteState::default());
         loop {
             let lines = self.take(&mut batch);
-            if is_cut {
-                // What was written of the line before stays a line of its own, and damages no other.
-                batch.insert(0, b'\n');
-            }
-            let (bytes, written) = write_until_error(&mut output, &batch);
-            if written.is_err() {
-                // The metric is the only place to report this.
-                let ended = batch[..bytes].iter().filter(|&&it| it == b'\n').count() as u64;
-                let whole = ended.saturating_sub(u64::from(is_cut));
-                self.dropped
-                    .fetch_add(lines.saturating_sub(whole), Ordering::Relaxed);
-            }
-            is_cut = batch[..bytes].last().map_or(is_cut, |&last| last != b'\n');
-            batch.clear();
-            let dropped = self.dropped.load(Ordering::Relaxed);
-            if written.is_ok() && dropped > reported {
-                // The reader is back. The line goes through the log itself, so that it is formatted like all others.
-                kind.report(dropped - reported);
-                reported = dropped;
-            }
+            self.write_batch(kind, &mut output, (&mut batch, lines), &mut state);
             self.lock().is_writing = false;
             self.changed.notify_all();
+        }
+    }
+
+    /// Writes as many of these lines as the output takes, counts the others, and empties the batch.
+    fn write_batch(
+        &self,
+        kind: LineKind,
+        output: &mut impl Write,
+        (batch, lines): (&mut Vec<u8>, u64),
+        state: &mut WriteState,
+    ) {
+        if state.is_cut {
+            // What was written of the line before stays a line of its own, and damages no other.
+            batch.insert(0, b'\n');
+        }
+        let (bytes, written) = write_until_error(output, batch);
+        if let Err(error) = &written {
+            let ended = batch[..bytes].iter().filter(|&&it| it == b'\n').count() as u64;
+            let whole = ended.saturating_sub(u64::from(state.is_cut));
+            self.dropped
+                .fetch_add(lines.saturating_sub(whole), Ordering::Relaxed);
+            if !state.has_failed {
+                kind.report_failure(error);
+            }
+        }
+        let last = batch[..bytes].last();
+        state.is_cut = last.map_or(state.is_cut, |&last| last != b'\n');
+        state.has_failed = written.is_err();
+        batch.clear();
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        if written.is_ok() && dropped > state.reported {
+            // The reader is back. The line goes through the log itself, so that it is formatted like all others.
+            kind.report(dropped - state.reported);
+            state.reported = dropped;
         }
     }
 
@@ -315,6 +355,58 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// An output that never takes anything.
+    struct AlwaysFull;
+
+    impl Write for AlwaysFull {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The log of one thread, as text.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_audit_stream_that_fails_is_told_to_the_log_once() {
+        let log = Lines::default();
+        let lines = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || lines.clone())
+            .finish();
+        let queue = LogQueue::new(1024);
+        tracing::subscriber::with_default(subscriber, || {
+            let mut state = WriteState::default();
+            for _ in 0..2 {
+                let batch = (&mut b"line\n".to_vec(), 1);
+                queue.write_batch(LineKind::Audit, &mut AlwaysFull, batch, &mut state);
+            }
+        });
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(
+            log.matches("audit lines cannot be written").count(),
+            1,
+            "{log}"
+        );
+        assert_eq!(queue.dropped.load(Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -22,7 +22,7 @@ const FIRST_THREADS: usize = 4;
 /// With TLS, each connection more than without.
 const OF_ENCRYPTION: usize = 40 * KIB;
 const OF_SPAN: usize = KIB;
-const OF_ADMIN_LISTEN: usize = 33 * MIB;
+const OF_ADMIN_LISTEN: usize = 24 * MIB;
 const OF_LISTINGS: usize = 16 * MIB;
 /// What counts 1 in `memory.locks_max`.
 const OF_LOCK: usize = 3 * KIB;
@@ -115,7 +115,7 @@ fn the_limits_of_the_manifests_permit_no_more_memory_than_they_have() {
         "105 KiB for each of `server.connections_max`",
         "2.4 MiB for each of `server.http2_connections_max`",
         "8 KiB for each of `server.requests_max`",
-        "33 MiB with `server.admin_listen`, 40 with TLS",
+        "24 MiB with `server.admin_listen`, 31 with TLS",
         "16 KiB with `server.tls_client_ca_file`",
         "40 KiB more for each of `server.connections_max` with TLS",
         "1.5 KiB for each of `server.connections_max`, or of `server.requests_max` with `server.forwarded_for`",

@@ -139,7 +139,8 @@ async fn long_heads(
     taken
 }
 
-/// Resident memory under the worst that the manifest's settings permit is below its limit, on both addresses.
+/// Resident memory under the worst that the manifest's settings permit is below its limit, on both addresses. The second has
+/// no HTTP/2.
 #[tokio::test]
 async fn the_settings_of_the_manifest_fit_into_its_memory() {
     let limit = of_manifest();
@@ -154,14 +155,11 @@ async fn the_settings_of_the_manifest_fit_into_its_memory() {
     let bystander = attacked.bystander().await;
     let admin = attacked.serving.admin_url.strip_prefix("http://").unwrap();
     let admin: SocketAddr = admin.parse().unwrap();
-    let clients = [
-        pinning(attacked.address, &[1, 2]).await,
-        pinning(admin, &[1, 2]).await,
-    ];
-    let [main, of_admin] = [&clients[0], &clients[1]].map(Vec::len);
-    assert!(main > 10 && of_admin > 1, "{main} and {of_admin} of HTTP/2");
+    let clients = pinning(attacked.address, &[1, 2]).await;
+    let count = clients.len();
+    assert!(count > 10, "{count} of HTTP/2");
     println!(
-        "{} MiB with {main} and {of_admin} connections of HTTP/2",
+        "{} MiB with {count} connections of HTTP/2",
         attacked.memory() / MIB
     );
     let mut most = attacked.memory();

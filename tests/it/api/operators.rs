@@ -163,6 +163,16 @@ async fn what_needs_a_right_needs_it_there_too() {
     }
     assert_eq!(operators.send(with(evict(), "admin")).await.status, 200);
     assert_eq!(operators.send(get("/ui")).await.status, 200);
+    // Methods come after keys, on both addresses.
+    for api in [&api, &operators] {
+        let answer = api.send(post("/metrics")).await;
+        assert_eq!(answer.status, 401);
+        assert!(!answer.headers.contains_key("allow"));
+        assert!(!answer.detail().contains("only"), "{}", answer.detail());
+        let answer = api.send(with(post("/metrics"), "reader")).await;
+        assert_eq!(answer.refusal(), (405, "method_not_allowed".to_owned()));
+        assert!(answer.detail().ends_with("only GET, HEAD"));
+    }
 }
 
 /// With its clock stopped, time passes as soon as everything else waits for it.

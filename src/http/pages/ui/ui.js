@@ -237,10 +237,15 @@ onSubmit("evict-form", async () => {
   try {
     // While the question was open, others may have been granted the lock.
     const lock = await ask("GET", "/locks/{name}", { name });
-    if (!lock.holders.some((holder) => tokens.includes(holder.fencing_token))) {
+    const isShown = (holder) => tokens.includes(holder.fencing_token);
+    if (!lock.holders.length || !lock.holders.every(isShown)) {
       throw new Refusal("Nobody was evicted", "the holders have changed");
     }
-    await ask("DELETE", "/locks/{name}", { name, query: { force: "true", reason: part("reason").value } });
+    const query = { force: "true", reason: part("reason").value };
+    const evicted = await ask("DELETE", "/locks/{name}", { name, query });
+    if (!evicted.evicted_total) {
+      throw new Refusal("Nobody was evicted", "nobody held the lock any more");
+    }
     part("reason").value = "";
     report(null, "evict-problem");
     refresh();

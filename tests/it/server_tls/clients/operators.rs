@@ -89,27 +89,46 @@ async fn with_tls_operators_need_the_certificate_that_clients_need() {
     let with_key: &[(&str, &str)] = &[("authorization", KEY)];
     for (required, without) in [("optional", Some(())), ("required", None)] {
         let served = start(&authority, required);
-        for is_http2 in [false, true] {
-            for (certificate, headers, listed, evicted) in [
-                (None, &[][..], without.map(|()| 401), without.map(|()| 401)),
-                (None, with_key, without.map(|()| 200), without.map(|()| 200)),
-                (Some(&forged), with_key, None, None),
-                (Some(&nobody), &[][..], Some(401), Some(401)),
-                (Some(&nobody), with_key, Some(200), Some(200)),
-                (Some(&reader), &[][..], Some(200), Some(403)),
-                (Some(&operator), &[][..], Some(200), Some(200)),
-            ] {
-                let client = Client {
-                    certificate,
-                    is_http2,
-                    headers,
-                };
-                let answer = operate(&served, &client, Method::GET, "/locks").await;
-                assert_eq!(answer, listed, "{required} {headers:?}");
-                let answer = operate(&served, &client, Method::DELETE, EVICT).await;
-                assert_eq!(answer, evicted, "{required} {headers:?}");
-            }
+        for (certificate, headers, listed, evicted) in [
+            (None, &[][..], without.map(|()| 401), without.map(|()| 401)),
+            (None, with_key, without.map(|()| 200), without.map(|()| 200)),
+            (Some(&forged), with_key, None, None),
+            (Some(&nobody), &[][..], Some(401), Some(401)),
+            (Some(&nobody), with_key, Some(200), Some(200)),
+            (Some(&reader), &[][..], Some(200), Some(403)),
+            (Some(&operator), &[][..], Some(200), Some(200)),
+        ] {
+            let client = Client {
+                certificate,
+                headers,
+                ..Client::default()
+            };
+            let answer = operate(&served, &client, Method::GET, "/locks").await;
+            assert_eq!(answer, listed, "{required} {headers:?}");
+            let answer = operate(&served, &client, Method::DELETE, EVICT).await;
+            assert_eq!(answer, evicted, "{required} {headers:?}");
         }
+    }
+}
+
+/// A few connections of HTTP/2 would be all that the address has room for, and nobody needs it there.
+#[tokio::test]
+async fn the_second_address_has_no_http2() {
+    let authority = Authority::new();
+    let served = start(&authority, "optional");
+    let mut config = served.config(&Client::default());
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let connector = TlsConnector::from(Arc::new(config));
+    for (url, protocol) in [
+        (&served.serving.url, "h2"),
+        (&served.serving.admin_url, "http/1.1"),
+    ] {
+        let address = url.rsplit_once("//").unwrap().1;
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = connector.connect(name, stream).await.unwrap();
+        let chosen = stream.get_ref().1.alpn_protocol();
+        assert_eq!(chosen, Some(protocol.as_bytes()), "{url}");
     }
 }
 
