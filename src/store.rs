@@ -340,7 +340,10 @@ pub struct DiskHealth {
 ///
 /// # Errors
 /// The store answers, and it is configured in a way that would lose leases. A store that does not answer is no error:
-/// the service starts unready and keeps trying.
+/// the service starts unready and keeps trying. A directory is opened when its disk can be read and written.
+///
+/// # Cancel safety
+/// If the future is dropped, nothing was opened, or it is closed again.
 pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
     match &config.store {
         StoreUrl::Memory => Ok(Arc::new(memory::MemoryStore::new(config.memory.locks_max))),

@@ -6,12 +6,17 @@
 //! that the process was away, whatever the system's clock does. One process uses a directory at a time.
 
 mod confirmed;
+mod database;
 mod disk;
 mod examination;
 mod identity;
 mod journal;
+mod open_error;
+mod opening;
 mod reserve;
+mod room;
 mod rows;
+mod sync_failure;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,9 +29,8 @@ use tokio::time::Instant;
 
 use super::assignment::{AssignFences, Assigned, FenceChange};
 use super::memory::{MemoryStore, wall_time};
-use super::state::{Downtime, Loading};
 use super::{
-    CountLeases, Deadlines, DiskHealth, Fault, Finding, ListQuery, Listener, LockStore, StoreError,
+    CountLeases, Deadlines, DiskHealth, Finding, ListQuery, Listener, LockStore, StoreError,
     StoreHealth, StoreResult,
 };
 use crate::domain::{
@@ -34,11 +38,11 @@ use crate::domain::{
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack,
     SuspendOptions, Suspended, Token,
 };
-use disk::{Disk, FILE};
+use database::FILE;
 pub use examination::{Examination, examine, excessive_rights};
 use identity::Identities;
 use journal::FileJournal;
-use rows::Clocks;
+use opening::load_when_possible;
 
 /// How old the clocks on the disk may become while there are leases but no changes.
 const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);
@@ -58,18 +62,13 @@ impl FileStore {
     /// Opens a directory, which is made if there is none, and continues from what is there. At most `locks_max` leases
     /// and tickets are kept, counted as the configuration says.
     ///
-    /// Changes are written by a task on the present runtime, which has to outlast the store.
+    /// Changes are written by a task on the present runtime, which has to outlast the store. While the disk fails, this
+    /// tries again.
     ///
     /// # Errors
     /// Another process uses the directory, or what is there is not what a process has left there.
     pub async fn open(directory: &Path, locks_max: usize) -> Result<Self, StoreError> {
-        let path = directory.to_owned();
-        let loaded = tokio::task::spawn_blocking(move || load(&path, locks_max)).await;
-        let loaded = loaded
-            .map_err(|panicked| format!("{} cannot be read: {panicked}", directory.display()));
-        let (memory, journal, disk) = loaded
-            .and_then(|loaded| loaded)
-            .map_err(|detail| StoreError::unavailable(Fault::Refused, detail))?;
+        let (memory, journal, disk) = load_when_possible(directory, locks_max).await?;
         let files = disk.identities();
         let writer = tokio::spawn(Arc::clone(&journal).write_to(disk));
         Ok(Self {
@@ -109,38 +108,6 @@ impl FileStore {
         let answer = self.change(deadline, operation).await;
         answer.map_err(|error| StoreError::unavailable(error.fault(), error.detail()))
     }
-}
-
-/// Opens the directory and loads the state from it.
-fn load(
-    directory: &Path,
-    locks_max: usize,
-) -> Result<(MemoryStore, Arc<FileJournal>, Disk), String> {
-    let (wall, begun) = (wall_time(), Instant::now());
-    let mut disk = Disk::open(
-        directory,
-        Clocks {
-            store: wall,
-            rows: wall,
-        },
-    )?;
-    let begin = |clocks: Clocks| {
-        // The store's clock never goes back, whatever the system's clock did.
-        let now = wall.max(clocks.store);
-        let downtime = Downtime::between(clocks.rows, now);
-        (now, downtime, Loading::new(locks_max, downtime))
-    };
-    let (now, downtime, loading) = disk.read(begin, |(_, _, loading), key, value| {
-        let row = loading.row(key, value);
-        row.map_err(|invalid| invalid.to_string())
-    })?;
-    let journal = Arc::new(FileJournal::new(downtime, now));
-    let state = loading.finish(now);
-    journal.try_disk(&mut disk, now);
-    // A disk may be slow, and leases end by the clock of the system.
-    let now = now + begun.elapsed();
-    let memory = MemoryStore::journaled(state, now, Arc::clone(&journal) as _);
-    Ok((memory, journal, disk))
 }
 
 /// Whether the disk has room for more claims.

@@ -11,9 +11,11 @@ use redb::backends::InMemoryBackend;
 
 use super::super::state::{Downtime, Loading, StoreTime};
 use super::confirmed;
-use super::disk::{FILE, LOCK_FILE, builder_of_databases, find_database, open_lock};
+use super::database::{FILE, builder_of_databases, find_database};
+use super::disk::{LOCK_FILE, open_lock};
+use super::open_error::unusable;
 use super::reserve::Reserve;
-use super::rows::{read, unusable};
+use super::rows::read;
 
 /// A larger file is not read into memory.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -120,7 +122,7 @@ fn load(
         .create_with_backend(copy);
     let database = opened.map_err(|error| unusable(file, error))?;
     let begin = |_| (Loading::new(locks_max, Downtime::default()), 0);
-    let (_, rows) = read(
+    let read = read(
         &database,
         file,
         confirmed,
@@ -131,6 +133,7 @@ fn load(
                 .row(key, value)
                 .map_err(|invalid| invalid.to_string())
         },
-    )?;
+    );
+    let (_, rows) = read.map_err(|error| error.to_string())?;
     Ok(rows)
 }

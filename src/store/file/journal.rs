@@ -14,15 +14,16 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::memory::deliver;
 use super::super::state::{Downtime, StoreTime};
 use super::super::{Fault, Listener, StoreError};
-use super::disk::{Disk, is_lack_of_room};
+use super::disk::Disk;
 use super::identity::Identities;
+use super::room::is_lack_of_room;
 use super::rows::{Batch, Clocks, Progress, Rows};
 use crate::backoff::Backoff;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(50);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How often the reserve is tried to be made again.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::super::memory::Journal as _;
 use super::super::super::state::{KeyedClaim, State};
-use super::super::disk::FILE;
+use super::super::database::FILE;
 use super::*;
 use crate::domain::{Attempt, Claim, LockName, Token, Ttl};
 
