@@ -13,6 +13,7 @@ mod identity;
 mod journal;
 mod open_error;
 mod opening;
+mod parts;
 mod reserve;
 mod room;
 mod rows;

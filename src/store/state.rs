@@ -43,7 +43,7 @@ pub use bytes::{Downtime, InvalidRow};
 pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
 pub use listing::ListingProgress;
-pub use loading::Loading;
+pub use loading::{LoadTimes, Loading};
 pub use rows::is_referred_to;
 use table::{Table, WORK_PER_STEP};
 

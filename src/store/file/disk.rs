@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use redb::Database;
 
-use super::super::state::is_referred_to;
 use super::confirmed;
 use super::database::{self, BLOCK_BYTES, FILE, OWN_MODE, find_database};
 use super::identity::Identities;
 use super::open_error::OpenError;
+use super::parts::write_in_parts;
 use super::reserve::{self, Reserve};
 use super::room::is_lack_of_room;
 use super::rows::{self, Clocks, Rows, write};
@@ -26,9 +26,6 @@ pub(super) const LOCK_FILE: &str = "lock";
 
 /// A database that takes this many bytes at most is compacted when the disk lacks room. All requests wait meanwhile.
 const COMPACTED_MAX: u64 = 32 * 1024 * 1024;
-
-/// How many rows a commit writes at first if all of them have no room in one.
-const PART_MAX: usize = 256;
 
 /// The directory, in use by this process.
 pub(super) struct Disk {
@@ -62,12 +59,18 @@ impl Disk {
         let file = directory.join(FILE);
         let is_new = find_database(&file)?.is_none();
         if is_new {
+            if confirmed::read(&lock).is_some() {
+                tracing::warn!(
+                    "{} is gone, so no lease from before is known",
+                    file.display()
+                );
+            }
             // What is noted there was of another database.
             lock.set_len(0).map_err(refused)?;
         }
         let sync_failure = Arc::new(SyncFailure::find(Arc::clone(&lock)));
         if is_new {
-            database::create(directory, &sync_failure, |new| write(new, [], clocks))
+            database::create(directory, &sync_failure, |new| write(new, [], Some(clocks)))
                 .map_err(|error| OpenError::of(&file, error))?;
         }
         let open = || match sync_failure.is_noted() {
@@ -114,12 +117,14 @@ impl Disk {
     /// # Errors
     /// They may be on the disk or not. The next call opens the database again.
     pub(super) fn write(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
-        let mut written = self.try_to_write(rows, clocks);
+        let mut written = self.try_to_write(rows, Some(clocks));
         if self.lacks_room(&written) && self.reserve.give_up() {
-            written = self.try_to_write(rows, clocks);
+            written = self.try_to_write(rows, Some(clocks));
         }
         if self.lacks_room(&written) {
-            written = self.write_in_parts(rows, clocks);
+            written = write_in_parts(rows, clocks, |part, clocks| {
+                self.try_to_write(part.iter().copied(), clocks)
+            });
         }
         written
     }
@@ -129,37 +134,10 @@ impl Disk {
         written.as_ref().is_err_and(is_lack_of_room) && !self.sync_failure.is_noted()
     }
 
-    /// Writes rows in commits so small that each fits into the pages that the database does not use. A commit leaves as
-    /// many of them behind as it took, for the second one after it.
-    ///
-    /// Between any two commits power may be lost, and none of the changes has been reported. So what an ended lease leaves
-    /// is written before its row goes, which the order of the kinds of rows ensures, and no row refers to one that is
-    /// missing.
-    fn write_in_parts(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
-        let is_last = |key: &[u8], value: &Option<_>| value.is_none() && is_referred_to(key);
-        let (last, first): (Vec<_>, Vec<_>) = rows
-            .iter()
-            .partition(|(key, value)| is_last(key.as_slice(), value));
-        let rows = [first, last].concat();
-        let (mut left, mut size) = (&rows[..], rows.len().min(PART_MAX));
-        loop {
-            // This makes the pages usable that the commit before it has replaced.
-            self.try_to_write([], clocks)?;
-            let (part, rest) = left.split_at(size.min(left.len()));
-            match self.try_to_write(part.iter().copied(), clocks) {
-                Ok(()) if rest.is_empty() => return Ok(()),
-                Ok(()) => left = rest,
-                Err(error) if is_lack_of_room(&error) && size > 1 => size /= 4,
-                Err(error) => return Err(error),
-            }
-            size = size.max(1);
-        }
-    }
-
     fn try_to_write<'a>(
         &mut self,
         rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-        clocks: Clocks,
+        clocks: Option<Clocks>,
     ) -> Result<(), redb::Error> {
         let identities = Arc::clone(&self.identities);
         identities.change(|| {
@@ -171,7 +149,9 @@ impl Disk {
                 None => database::open(&self.directory, &self.sync_failure)?,
             };
             write(&database, rows, clocks)?;
-            confirmed::write(&self.lock, clocks.store);
+            if let Some(clocks) = clocks {
+                confirmed::write(&self.lock, clocks.store);
+            }
             self.database = Some(database);
             Ok(())
         })

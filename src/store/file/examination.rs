@@ -9,13 +9,13 @@ use std::path::Path;
 use redb::StorageBackend as _;
 use redb::backends::InMemoryBackend;
 
-use super::super::state::{Downtime, Loading, StoreTime};
+use super::super::state::{Downtime, LoadTimes, Loading, StoreTime};
 use super::confirmed;
 use super::database::{FILE, builder_of_databases, find_database};
 use super::disk::{LOCK_FILE, open_lock};
 use super::open_error::unusable;
 use super::reserve::Reserve;
-use super::rows::read;
+use super::rows::{Clocks, read};
 
 /// A larger file is not read into memory.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -121,7 +121,14 @@ fn load(
         .set_check_integrity_on_open(true)
         .create_with_backend(copy);
     let database = opened.map_err(|error| unusable(file, error))?;
-    let begin = |_| (Loading::new(locks_max, Downtime::default()), 0);
+    let begin = |clocks: Clocks| {
+        // The times in the rows are on their clock.
+        let times = LoadTimes {
+            committed: clocks.store,
+            now: clocks.rows,
+        };
+        (Loading::new(locks_max, Downtime::default(), times), 0)
+    };
     let read = read(
         &database,
         file,

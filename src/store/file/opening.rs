@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::super::memory::{MemoryStore, wall_time};
-use super::super::state::{Downtime, Loading};
+use super::super::state::{Downtime, LoadTimes, Loading};
 use super::super::{Fault, StoreError};
 use super::disk::Disk;
 use super::journal::{FileJournal, PAUSE_MAX, PAUSE_MIN};
@@ -76,7 +76,9 @@ fn load(directory: &Path, locks_max: usize) -> Result<Loaded, OpenError> {
         // The store's clock never goes back, whatever the system's clock did.
         let now = wall.max(clocks.store);
         let downtime = Downtime::between(clocks.rows, now);
-        (now, downtime, Loading::new(locks_max, downtime))
+        let committed = clocks.store;
+        let times = LoadTimes { committed, now };
+        (now, downtime, Loading::new(locks_max, downtime, times))
     };
     let (now, downtime, loading) = disk.read(begin, |(_, _, loading), key, value| {
         let row = loading.row(key, value);
@@ -89,4 +91,28 @@ fn load(directory: &Path, locks_max: usize) -> Result<Loaded, OpenError> {
     let now = now + begun.elapsed();
     let memory = MemoryStore::journaled(state, now, Arc::clone(&journal) as _);
     Ok((memory, journal, disk))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::super::disk::LOCK_FILE;
+    use super::*;
+
+    /// Its clock stands still while a thread loads, and goes on by itself between two attempts.
+    #[tokio::test(start_paused = true)]
+    async fn an_examination_of_the_directory_keeps_no_process_from_opening_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let lock = File::create(directory.path().join(LOCK_FILE)).expect("there is room");
+        lock.try_lock_shared().expect("nobody else has it");
+        let opened = async || load_when_possible(directory.path(), 1).await;
+        assert!(opened().await.is_err(), "another process has the lock");
+        let examination = async {
+            sleep(EXAMINED_MAX / 2).await;
+            drop(lock);
+        };
+        let (opened, ()) = tokio::join!(opened(), examination);
+        assert!(opened.is_ok());
+    }
 }

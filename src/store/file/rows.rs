@@ -116,12 +116,12 @@ pub(super) fn read<T>(
     Ok(taken)
 }
 
-/// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums
+/// One transaction. Without clocks, those of the transaction before stay. It has the default durability, which is that of `fsync`. One phase is enough: the checksums
 /// distinguish a commit that was cut short from a complete one.
 pub(super) fn write<'a>(
     database: &Database,
     rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-    clocks: Clocks,
+    clocks: Option<Clocks>,
 ) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
@@ -132,7 +132,9 @@ pub(super) fn write<'a>(
                 None => table.remove(&key[..])?,
             };
         }
-        table.insert(CLOCKS_KEY, &clocks.to_bytes()[..])?;
+        if let Some(clocks) = clocks {
+            table.insert(CLOCKS_KEY, &clocks.to_bytes()[..])?;
+        }
     }
     Ok(transaction.commit()?)
 }
