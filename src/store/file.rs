@@ -22,14 +22,13 @@ mod sync_failure;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::assignment::{AssignFences, Assigned, FenceChange};
-use super::memory::{MemoryStore, wall_time};
+use super::memory::MemoryStore;
 use super::{
     CountLeases, Deadlines, DiskHealth, Finding, ListQuery, Listener, LockStore, StoreError,
     StoreHealth, StoreResult,
@@ -44,9 +43,6 @@ pub use examination::{Examination, examine, excessive_rights};
 use identity::Identities;
 use journal::FileJournal;
 use opening::load_when_possible;
-
-/// How old the clocks on the disk may become while there are leases but no changes.
-const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// Leases and queues in a directory.
 pub struct FileStore {
@@ -234,7 +230,7 @@ impl LockStore for FileStore {
         }
         self.memory.refresh_health().await;
         if self.memory.count_kept() > 0 {
-            self.journal.write_clocks(self.memory.now(), CLOCKS_AGE_MAX);
+            self.journal.write_clocks(self.memory.now());
         }
     }
 
@@ -261,7 +257,6 @@ impl LockStore for FileStore {
             Some(format!("{trouble}; see what is at {directory}/reserve, and whether this user may write there"))
         });
         let is_full = self.journal.is_full();
-        let ahead = self.memory.now().unix_us() as i64 - wall_time().unix_us() as i64;
         let [commits, failed_commits] = self.journal.commits();
         StoreHealth {
             disk: Some(DiskHealth {
@@ -273,7 +268,6 @@ impl LockStore for FileStore {
             up: trouble.is_none(),
             trouble,
             refused,
-            clock_offset_ms: Some(ahead / 1_000),
             findings: vec![
                 Finding {
                     topic: "durability",

@@ -150,6 +150,12 @@ impl State {
         self.0.admits_claims = admitted;
     }
 
+    /// Sets whether notifications are delivered late. While they are, a waiter that has not answered may not have been told
+    /// that a lock is reserved for it, so that none is passed over.
+    pub fn deliver_late(&mut self, is_late: bool) {
+        self.0.effects.is_late = is_late;
+    }
+
     fn step<T>(
         &mut self,
         now: StoreTime,
