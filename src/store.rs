@@ -74,8 +74,8 @@ pub type StoreResult<T> = Result<T, StoreError>;
 ///   never loses its place, and a poll's answer delivers the grant. A fair claim does not overtake a queue, whether it
 ///   would wait or not.
 /// - **Reservations.** When a lock with waiters opens, the store calls [`Listener::reserved`] on the head waiter's
-///   process and keeps the lock for it for [`RESERVATION_TTL`] and a [`RESERVATION_EXTENSION`]; then the next process
-///   gets its turn. Losing that message delays a waiter until its next poll, and has no other effect. Silence alone costs
+///   process and keeps the lock for it for [`RESERVATION_TTL`] and a [`RESERVATION_EXTENSION`], or longer while it
+///   delivers messages late; then the next process gets its turn. Losing that message delays a waiter until its next poll, and has no other effect. Silence alone costs
 ///   no waiter its place: a store cannot distinguish a silent process from its own outage.
 /// - **Closed locks.** After a release before `min_hold`, and for `lock_delay` after an expiry or an eviction, the lock
 ///   is not granted; of a shared lock, the permits of the ended lease are not.
@@ -340,7 +340,10 @@ pub struct DiskHealth {
 ///
 /// # Errors
 /// The store answers, and it is configured in a way that would lose leases. A store that does not answer is no error:
-/// the service starts unready and keeps trying.
+/// the service starts unready and keeps trying. A directory is opened when its disk can be read and written.
+///
+/// # Cancel safety
+/// If the future is dropped, nothing was opened, or it is closed again.
 pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
     match &config.store {
         StoreUrl::Memory => Ok(Arc::new(memory::MemoryStore::new(config.memory.locks_max))),

@@ -119,7 +119,11 @@ async fn serve(
     outputs.count_dropped_lines(&metrics);
     let exporting = Exporter::start(config.traces.as_ref(), &metrics);
     let (tracer, exporter) = exporting?;
-    let store = store::open(config).await?;
+    // A disk that fails may keep it waiting.
+    let store = tokio::select! {
+        store = store::open(config) => store?,
+        () = draining.cancelled() => return Ok(()),
+    };
     let lock_metrics = LockMetrics::new(&metrics)
         .of_nodes(&metrics, &store.health().nodes)
         .by_group(&metrics, &config.name_groups);

@@ -273,7 +273,7 @@ impl LockService {
         }
     }
 
-    /// Waits until all background tasks have ended, or `grace` is over.
+    /// Waits until all background tasks have ended, or `grace` is over, and likewise until the store is closed.
     pub async fn shut_down(&self, grace: Duration) {
         self.inner.background.close();
         let finished = tokio::time::timeout(grace, self.inner.background.wait()).await;
@@ -283,7 +283,11 @@ impl LockService {
                 "the store did not answer in time; leases that may be orphaned end with their TTL"
             );
         }
-        self.inner.store.close().await;
+        // A disk may hang for ever.
+        let closed = tokio::time::timeout(grace, self.inner.store.close()).await;
+        if closed.is_err() {
+            tracing::warn!("the store could not write what was left in time");
+        }
     }
 }
 

@@ -6,27 +6,31 @@
 //! that the process was away, whatever the system's clock does. One process uses a directory at a time.
 
 mod confirmed;
+mod database;
 mod disk;
 mod examination;
 mod identity;
 mod journal;
+mod open_error;
+mod opening;
+mod parts;
 mod reserve;
+mod room;
 mod rows;
+mod sync_failure;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::assignment::{AssignFences, Assigned, FenceChange};
-use super::memory::{MemoryStore, wall_time};
-use super::state::{Downtime, Loading};
+use super::memory::MemoryStore;
 use super::{
-    CountLeases, Deadlines, DiskHealth, Fault, Finding, ListQuery, Listener, LockStore, StoreError,
+    CountLeases, Deadlines, DiskHealth, Finding, ListQuery, Listener, LockStore, StoreError,
     StoreHealth, StoreResult,
 };
 use crate::domain::{
@@ -34,14 +38,11 @@ use crate::domain::{
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack,
     SuspendOptions, Suspended, Token,
 };
-use disk::{Disk, FILE};
+use database::FILE;
 pub use examination::{Examination, examine, excessive_rights};
 use identity::Identities;
 use journal::FileJournal;
-use rows::Clocks;
-
-/// How old the clocks on the disk may become while there are leases but no changes.
-const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);
+use opening::load_when_possible;
 
 /// Leases and queues in a directory.
 pub struct FileStore {
@@ -58,18 +59,13 @@ impl FileStore {
     /// Opens a directory, which is made if there is none, and continues from what is there. At most `locks_max` leases
     /// and tickets are kept, counted as the configuration says.
     ///
-    /// Changes are written by a task on the present runtime, which has to outlast the store.
+    /// Changes are written by a task on the present runtime, which has to outlast the store. While the disk fails, this
+    /// tries again.
     ///
     /// # Errors
     /// Another process uses the directory, or what is there is not what a process has left there.
     pub async fn open(directory: &Path, locks_max: usize) -> Result<Self, StoreError> {
-        let path = directory.to_owned();
-        let loaded = tokio::task::spawn_blocking(move || load(&path, locks_max)).await;
-        let loaded = loaded
-            .map_err(|panicked| format!("{} cannot be read: {panicked}", directory.display()));
-        let (memory, journal, disk) = loaded
-            .and_then(|loaded| loaded)
-            .map_err(|detail| StoreError::unavailable(Fault::Refused, detail))?;
+        let (memory, journal, disk) = load_when_possible(directory, locks_max).await?;
         let files = disk.identities();
         let writer = tokio::spawn(Arc::clone(&journal).write_to(disk));
         Ok(Self {
@@ -109,38 +105,6 @@ impl FileStore {
         let answer = self.change(deadline, operation).await;
         answer.map_err(|error| StoreError::unavailable(error.fault(), error.detail()))
     }
-}
-
-/// Opens the directory and loads the state from it.
-fn load(
-    directory: &Path,
-    locks_max: usize,
-) -> Result<(MemoryStore, Arc<FileJournal>, Disk), String> {
-    let (wall, begun) = (wall_time(), Instant::now());
-    let mut disk = Disk::open(
-        directory,
-        Clocks {
-            store: wall,
-            rows: wall,
-        },
-    )?;
-    let begin = |clocks: Clocks| {
-        // The store's clock never goes back, whatever the system's clock did.
-        let now = wall.max(clocks.store);
-        let downtime = Downtime::between(clocks.rows, now);
-        (now, downtime, Loading::new(locks_max, downtime))
-    };
-    let (now, downtime, loading) = disk.read(begin, |(_, _, loading), key, value| {
-        let row = loading.row(key, value);
-        row.map_err(|invalid| invalid.to_string())
-    })?;
-    let journal = Arc::new(FileJournal::new(downtime, now));
-    let state = loading.finish(now);
-    journal.try_disk(&mut disk, now);
-    // A disk may be slow, and leases end by the clock of the system.
-    let now = now + begun.elapsed();
-    let memory = MemoryStore::journaled(state, now, Arc::clone(&journal) as _);
-    Ok((memory, journal, disk))
 }
 
 /// Whether the disk has room for more claims.
@@ -266,7 +230,7 @@ impl LockStore for FileStore {
         }
         self.memory.refresh_health().await;
         if self.memory.count_kept() > 0 {
-            self.journal.write_clocks(self.memory.now(), CLOCKS_AGE_MAX);
+            self.journal.write_clocks(self.memory.now());
         }
     }
 
@@ -293,7 +257,6 @@ impl LockStore for FileStore {
             Some(format!("{trouble}; see what is at {directory}/reserve, and whether this user may write there"))
         });
         let is_full = self.journal.is_full();
-        let ahead = self.memory.now().unix_us() as i64 - wall_time().unix_us() as i64;
         let [commits, failed_commits] = self.journal.commits();
         StoreHealth {
             disk: Some(DiskHealth {
@@ -305,7 +268,6 @@ impl LockStore for FileStore {
             up: trouble.is_none(),
             trouble,
             refused,
-            clock_offset_ms: Some(ahead / 1_000),
             findings: vec![
                 Finding {
                     topic: "durability",

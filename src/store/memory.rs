@@ -371,7 +371,7 @@ impl LockStore for MemoryStore {
                 listings: self.pace.steps(),
                 counts: 0,
             },
-            clock_offset_ms: Some(0),
+            clock_offset_ms: Some(self.clock.ahead_ms()),
             findings: vec![
                 Finding {
                     topic: "durability",

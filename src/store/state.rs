@@ -43,7 +43,7 @@ pub use bytes::{Downtime, InvalidRow};
 pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
 pub use listing::ListingProgress;
-pub use loading::Loading;
+pub use loading::{LoadTimes, Loading};
 pub use rows::is_referred_to;
 use table::{Table, WORK_PER_STEP};
 
@@ -148,6 +148,12 @@ impl State {
     /// its locks.
     pub fn admit_claims(&mut self, admitted: bool) {
         self.0.admits_claims = admitted;
+    }
+
+    /// Sets whether notifications are delivered late. While they are, a waiter that has not answered may not have been told
+    /// that a lock is reserved for it, so that none is passed over.
+    pub fn deliver_late(&mut self, is_late: bool) {
+        self.0.effects.is_late = is_late;
     }
 
     fn step<T>(

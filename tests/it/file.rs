@@ -1,6 +1,7 @@
 //! What is particular to the file store: what a restart keeps, and what becomes of a directory that is full, damaged or
 //! in use. That it is a store like the others is tested by the contract.
 
+mod copies;
 mod crashes;
 mod damage;
 mod full;
@@ -8,6 +9,7 @@ mod power;
 mod reserve;
 mod restarts;
 mod size;
+mod start;
 
 use std::path::Path;
 

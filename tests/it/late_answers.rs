@@ -10,7 +10,7 @@ use leasehold::store::{LockStore, StoreError};
 use tokio::time::timeout;
 
 use crate::support::fixture::{LONG, claim, deadline, lock_of, only, ttl};
-use crate::support::scripted_store::{Behavior, ScriptedStore};
+use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 use crate::support::stores;
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -165,4 +165,13 @@ async fn a_grant_that_was_replayed_to_a_later_request_stays() {
     second.unclaimed.delivered();
     service.shut_down(Duration::from_secs(10)).await;
     assert!(matches!(state(&store, &claim).await, LockState::Held(_)));
+}
+
+/// A disk may hang, and a process that does not end is killed by whoever runs it.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_close_keeps_no_service_from_ending() {
+    let store = ScriptedStore::default().with(Operation::Close, Behavior::Unanswered);
+    let service = stores::service(Arc::new(store));
+    let ended = timeout(LONG, service.shut_down(Duration::from_secs(10))).await;
+    assert!(ended.is_ok());
 }

@@ -7,51 +7,37 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _};
+use redb::Database;
 
-use super::super::state::is_referred_to;
 use super::confirmed;
+use super::database::{self, BLOCK_BYTES, FILE, OWN_MODE, find_database};
 use super::identity::Identities;
+use super::open_error::OpenError;
+use super::parts::write_in_parts;
 use super::reserve::{self, Reserve};
-use super::rows::{self, Clocks, ROWS, Rows, unusable, write};
+use super::room::is_lack_of_room;
+use super::rows::{self, Clocks, Rows, write};
+use super::sync_failure::SyncFailure;
 use crate::regular_file;
 
-/// The database, in the directory.
-pub(super) const FILE: &str = "leases.redb";
-/// A database that is being made. It gets its name when it is complete.
-const NEW_FILE: &str = "leases.redb.new";
 /// Locked as long as a process uses the directory. The lock of the database itself is not enough: it is released for a
 /// moment when the database is opened again after an error.
 pub(super) const LOCK_FILE: &str = "lock";
 
-/// How much of the database is kept in memory. All rows are in the state already; this is for the pages around the rows
-/// that are written.
-const CACHE_BYTES: usize = 32 * 1024 * 1024;
-
-/// Only the user of the process may read and write the files, whatever the directory permits.
-const OWN_MODE: u32 = 0o600;
-
-/// The unit in which the operating system says how much of a disk a file takes.
-const BLOCK_BYTES: u64 = 512;
-
 /// A database that takes this many bytes at most is compacted when the disk lacks room. All requests wait meanwhile.
 const COMPACTED_MAX: u64 = 32 * 1024 * 1024;
-
-/// How many rows a commit writes at first if all of them have no room in one.
-const PART_MAX: usize = 256;
 
 /// The directory, in use by this process.
 pub(super) struct Disk {
     directory: PathBuf,
     /// None after an error: the database has to be opened again.
     database: Option<Database>,
-    /// Whether the operating system may have lost pages that it was asked to write. It reports that once, and then takes
-    /// the pages for written; so the file is copied before anything else is written.
-    is_doubtful: bool,
+    /// Whether the file may lack what was written. Then it is copied before anything else is written.
+    sync_failure: Arc<SyncFailure>,
     reserve: Reserve,
     identities: Arc<Identities>,
     /// Keeps the lock for as long as the directory is in use.
-    lock: File,
+    lock: Arc<File>,
 }
 
 impl Disk {
@@ -59,46 +45,53 @@ impl Disk {
     ///
     /// # Errors
     /// Why this process cannot use the directory, and what to do.
-    pub(super) fn open(directory: &Path, clocks: Clocks) -> Result<Self, String> {
+    pub(super) fn open(directory: &Path, clocks: Clocks) -> Result<Self, OpenError> {
         let shown = directory.display();
         let refused = |error: io::Error| format!("cannot use the directory {shown}: {error}");
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(directory).map_err(refused)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let lock = open_lock(options.mode(OWN_MODE), directory).map_err(|it| it.to_string())?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(format!(
-                    "another process uses the directory {shown}; stop it, or choose another directory"
-                ));
-            }
-            Err(TryLockError::Error(error)) => return Err(refused(error)),
-        }
-        // The remains of an interrupted copy take space that a full disk lacks. If they cannot be removed, the next copy
-        // replaces them.
-        let _ = fs::remove_file(directory.join(NEW_FILE));
+        let lock = Arc::new(take_lock(directory)?);
+        // What is left of an interrupted copy takes room that a full disk lacks. If it cannot be removed, the next copy
+        // replaces it.
+        let _ = database::remove_unfinished(directory);
+        let mut reserve = Reserve::find(directory)?;
         let file = directory.join(FILE);
-        if find_database(&file)?.is_none() {
-            // What was confirmed was of another database.
+        let is_new = find_database(&file)?.is_none();
+        if is_new {
+            if confirmed::read(&lock).is_some() {
+                tracing::warn!(
+                    "{} is gone, so no lease from before is known",
+                    file.display()
+                );
+            }
+            // What is noted there was of another database.
             lock.set_len(0).map_err(refused)?;
-            create(directory, clocks)
-                .map_err(|error| format!("cannot create a database in {shown}: {error}"))?;
         }
-        // Leasehold does not damage the file. If somebody else has, it is found now, before leases depend on it.
-        let opened = builder_of_databases()
-            .set_check_integrity_on_open(true)
-            .open(&file);
-        let database = opened.map_err(|error| unusable(&file, error))?;
+        let sync_failure = Arc::new(SyncFailure::find(Arc::clone(&lock)));
+        if is_new {
+            database::create(directory, &sync_failure, |new| write(new, [], Some(clocks)))
+                .map_err(|error| OpenError::of(&file, error))?;
+        }
+        let open = || match sync_failure.is_noted() {
+            true => database::copy(directory, &sync_failure),
+            false => database::open_checked(directory, &sync_failure),
+        };
+        let mut opened = open();
+        if opened.as_ref().is_err_and(is_lack_of_room)
+            && !sync_failure.is_noted()
+            && reserve.give_up()
+        {
+            opened = open();
+        }
+        let database = opened.map_err(|error| OpenError::of(&file, error))?;
         let identities = Identities::of(directory, &[FILE, LOCK_FILE]).map_err(refused)?;
         Ok(Self {
             directory: directory.to_owned(),
             database: Some(database),
-            is_doubtful: false,
+            sync_failure,
             identities: Arc::new(identities),
-            reserve: Reserve::find(directory)?,
+            reserve,
             lock,
         })
     }
@@ -111,8 +104,9 @@ impl Disk {
         &self,
         begin: impl FnOnce(Clocks) -> T,
         row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
-    ) -> Result<T, String> {
-        let database = self.database.as_ref().ok_or("the database is closed")?;
+    ) -> Result<T, OpenError> {
+        let closed = || "the database is closed".to_owned();
+        let database = self.database.as_ref().ok_or_else(closed)?;
         let confirmed = confirmed::read(&self.lock);
         rows::read(database, &self.directory.join(FILE), confirmed, begin, row)
     }
@@ -123,61 +117,41 @@ impl Disk {
     /// # Errors
     /// They may be on the disk or not. The next call opens the database again.
     pub(super) fn write(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
-        let mut written = self.try_to_write(rows, clocks);
-        if written.as_ref().is_err_and(is_lack_of_room) && self.reserve.give_up() {
-            written = self.try_to_write(rows, clocks);
+        let mut written = self.try_to_write(rows, Some(clocks));
+        if self.lacks_room(&written) && self.reserve.give_up() {
+            written = self.try_to_write(rows, Some(clocks));
         }
-        if written.as_ref().is_err_and(is_lack_of_room) {
-            written = self.write_in_parts(rows, clocks);
+        if self.lacks_room(&written) {
+            written = write_in_parts(rows, clocks, |part, clocks| {
+                self.try_to_write(part.iter().copied(), clocks)
+            });
         }
-        self.is_doubtful |= written.as_ref().is_err_and(|error| !is_lack_of_room(error));
         written
     }
 
-    /// Writes rows in commits so small that each fits into the pages that the database does not use. A commit leaves as
-    /// many of them behind as it took, for the second one after it.
-    ///
-    /// Between any two commits power may be lost, and none of the changes has been reported. So what an ended lease leaves
-    /// is written before its row goes, which the order of the kinds of rows ensures, and no row refers to one that is
-    /// missing.
-    fn write_in_parts(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
-        let is_last = |key: &[u8], value: &Option<_>| value.is_none() && is_referred_to(key);
-        let (last, first): (Vec<_>, Vec<_>) = rows
-            .iter()
-            .partition(|(key, value)| is_last(key.as_slice(), value));
-        let rows = [first, last].concat();
-        let (mut left, mut size) = (&rows[..], rows.len().min(PART_MAX));
-        loop {
-            // This makes the pages usable that the commit before it has replaced.
-            self.try_to_write([], clocks)?;
-            let (part, rest) = left.split_at(size.min(left.len()));
-            match self.try_to_write(part.iter().copied(), clocks) {
-                Ok(()) if rest.is_empty() => return Ok(()),
-                Ok(()) => left = rest,
-                Err(error) if is_lack_of_room(&error) && size > 1 => size /= 4,
-                Err(error) => return Err(error),
-            }
-            size = size.max(1);
-        }
+    /// Whether the rows could be written with less room. A copy that has to be made first could not.
+    fn lacks_room(&self, written: &Result<(), redb::Error>) -> bool {
+        written.as_ref().is_err_and(is_lack_of_room) && !self.sync_failure.is_noted()
     }
 
     fn try_to_write<'a>(
         &mut self,
         rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-        clocks: Clocks,
+        clocks: Option<Clocks>,
     ) -> Result<(), redb::Error> {
         let identities = Arc::clone(&self.identities);
         identities.change(|| {
-            if self.is_doubtful {
-                identities.replace(|| copy(&self.directory))?;
-                self.is_doubtful = false;
-            }
             let database = match self.database.take() {
+                _ if self.sync_failure.is_noted() => {
+                    identities.replace(|| database::copy(&self.directory, &self.sync_failure))?
+                }
                 Some(database) => database,
-                None => builder_of_databases().open(self.directory.join(FILE))?,
+                None => database::open(&self.directory, &self.sync_failure)?,
             };
             write(&database, rows, clocks)?;
-            confirmed::write(&self.lock, clocks.store);
+            if let Some(clocks) = clocks {
+                confirmed::write(&self.lock, clocks.store);
+            }
             self.database = Some(database);
             Ok(())
         })
@@ -231,17 +205,9 @@ impl Disk {
         }
     }
 
-    fn compact(&mut self) -> Result<bool, redb::Error> {
-        let compacted = self.try_to_compact();
-        self.is_doubtful |= compacted
-            .as_ref()
-            .is_err_and(|error| !is_lack_of_room(error));
-        compacted
-    }
-
     /// Moves the pages of the database together and returns the end of the file to the disk, if that frees at least half
     /// of the file and does not take long. Returns whether it was done.
-    fn try_to_compact(&mut self) -> Result<bool, redb::Error> {
+    fn compact(&mut self) -> Result<bool, redb::Error> {
         let identities = Arc::clone(&self.identities);
         identities.change(|| self.compact_if_worthwhile())
     }
@@ -270,6 +236,23 @@ impl Drop for Disk {
     }
 }
 
+/// Takes the lock of the directory.
+fn take_lock(directory: &Path) -> Result<File, OpenError> {
+    let shown = directory.display();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let lock = open_lock(options.mode(OWN_MODE), directory).map_err(|error| error.to_string())?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(format!(
+            "another process uses the directory {shown}; stop it, or choose another directory"
+        ))),
+        Err(TryLockError::Error(error)) => {
+            Err(format!("cannot use the directory {shown}: {error}").into())
+        }
+    }
+}
+
 /// Opens the file whose lock says that the directory is in use.
 ///
 /// # Errors
@@ -280,85 +263,6 @@ pub(super) fn open_lock(options: &mut OpenOptions, directory: &Path) -> io::Resu
         let problem = format!("{} cannot be opened: {error}", path.display());
         io::Error::new(error.kind(), problem)
     })
-}
-
-/// The length of the database in bytes; `None` if there is none.
-///
-/// # Errors
-/// What is there cannot be one, and what to do.
-pub(super) fn find_database(file: &Path) -> Result<Option<u64>, String> {
-    let found = regular_file::find(file).map_err(|error| match file.is_symlink() {
-        // Whoever moves it away begins without the leases of the file that it leads to.
-        true => format!(
-            "{} is a symbolic link; name the directory of the file that it leads to, or put that file in its place",
-            file.display()
-        ),
-        false => format!("{} cannot be used: {error}", file.display()),
-    })?;
-    match found.map(|found| found.len()) {
-        Some(0) => Err(unusable(file, "it is empty")),
-        length => Ok(length),
-    }
-}
-
-pub(super) fn builder_of_databases() -> Builder {
-    let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES);
-    builder
-}
-
-/// A database without rows.
-fn create(directory: &Path, clocks: Clocks) -> Result<(), redb::Error> {
-    make(directory, |database| write(database, [], clocks))
-}
-
-/// A copy of the database in place of it.
-fn copy(directory: &Path) -> Result<(), redb::Error> {
-    let old = builder_of_databases().open(directory.join(FILE))?;
-    let old_rows = old.begin_read()?.open_table(ROWS)?;
-    make(directory, |new| {
-        let transaction = new.begin_write()?;
-        {
-            let mut rows = transaction.open_table(ROWS)?;
-            for row in old_rows.iter()? {
-                let (key, value) = row?;
-                rows.insert(key.value(), value.value())?;
-            }
-        }
-        Ok(transaction.commit()?)
-    })
-}
-
-/// Makes a database under another name first: a file of the right name is always complete.
-fn make(
-    directory: &Path,
-    fill: impl FnOnce(&Database) -> Result<(), redb::Error>,
-) -> Result<(), redb::Error> {
-    let new = directory.join(NEW_FILE);
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        Ok(()) | Err(_) => {}
-    }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(OWN_MODE);
-    drop(options.open(&new)?);
-    let database = builder_of_databases().create(&new)?;
-    fill(&database)?;
-    database.close()?;
-    fs::rename(&new, directory.join(FILE))?;
-    // The name of the file has to be on the disk, too.
-    Ok(File::open(directory)?.sync_all()?)
-}
-
-/// Whether the operating system had no room for more, which it reports before it has taken the pages.
-pub(super) fn is_lack_of_room(error: &redb::Error) -> bool {
-    let redb::Error::Io(error) = error else {
-        return false;
-    };
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
 }
 
 #[cfg(test)]

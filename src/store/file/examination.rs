@@ -9,11 +9,13 @@ use std::path::Path;
 use redb::StorageBackend as _;
 use redb::backends::InMemoryBackend;
 
-use super::super::state::{Downtime, Loading, StoreTime};
+use super::super::state::{Downtime, LoadTimes, Loading, StoreTime};
 use super::confirmed;
-use super::disk::{FILE, LOCK_FILE, builder_of_databases, find_database, open_lock};
+use super::database::{FILE, builder_of_databases, find_database};
+use super::disk::{LOCK_FILE, open_lock};
+use super::open_error::unusable;
 use super::reserve::Reserve;
-use super::rows::{read, unusable};
+use super::rows::{Clocks, read};
 
 /// A larger file is not read into memory.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -125,8 +127,15 @@ fn load(
         .set_check_integrity_on_open(true)
         .create_with_backend(copy);
     let database = opened.map_err(|error| unusable(file, error))?;
-    let begin = |_| (Loading::new(locks_max, Downtime::default()), 0);
-    let (_, rows) = read(
+    let begin = |clocks: Clocks| {
+        // The times in the rows are on their clock.
+        let times = LoadTimes {
+            committed: clocks.store,
+            now: clocks.rows,
+        };
+        (Loading::new(locks_max, Downtime::default(), times), 0)
+    };
+    let read = read(
         &database,
         file,
         confirmed,
@@ -137,7 +146,8 @@ fn load(
                 .row(key, value)
                 .map_err(|invalid| invalid.to_string())
         },
-    )?;
+    );
+    let (_, rows) = read.map_err(|error| error.to_string())?;
     Ok(rows)
 }
 

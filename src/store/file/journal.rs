@@ -1,6 +1,7 @@
 //! The changes that are not on the disk yet, and the requests that wait for them. One task writes them: all changes since
 //! the last commit are the next commit. How rows are written is not known here.
 
+mod clocks;
 mod recording;
 
 use std::fmt::Display;
@@ -13,16 +14,20 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::memory::deliver;
 use super::super::state::{Downtime, StoreTime};
-use super::super::{Fault, Listener, StoreError};
-use super::disk::{Disk, is_lack_of_room};
+use super::super::{Fault, Listener, RESERVATION_EXTENSION, StoreError};
+use super::disk::Disk;
 use super::identity::Identities;
+use super::room::is_lack_of_room;
 use super::rows::{Batch, Clocks, Progress, Rows};
 use crate::backoff::Backoff;
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(50);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A commit that takes longer delays the notifications of its steps so that their receivers lack time to act.
+const LATE: Duration = Duration::from_millis(100);
 
 /// How often the reserve is tried to be made again.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,6 +48,10 @@ struct JournalState {
     batch: Batch,
     /// The commit in progress.
     committing: Option<watch::Receiver<Progress>>,
+    /// When it began.
+    committing_since: Instant,
+    /// Until when notifications count as late, because a commit has taken long.
+    late_until: Instant,
     /// Why the last commit failed. Until one succeeds, operations are refused: their changes could not be reported, and
     /// the state would get further and further ahead of the disk.
     trouble: Option<String>,
@@ -50,6 +59,8 @@ struct JournalState {
     reserve_trouble: Option<String>,
     /// When clocks were written last.
     written_at: StoreTime,
+    /// Whether they were written because they were old.
+    has_written_clocks: bool,
     is_closed: bool,
     /// Whether what this process writes can no longer be relied on.
     is_broken: bool,
@@ -62,9 +73,12 @@ impl FileJournal {
             state: Mutex::new(JournalState {
                 batch: Batch::new(written_at),
                 committing: None,
+                committing_since: Instant::now(),
+                late_until: Instant::now(),
                 trouble: None,
                 reserve_trouble: None,
                 written_at,
+                has_written_clocks: false,
                 is_closed: false,
                 is_broken: false,
             }),
@@ -168,17 +182,6 @@ impl FileJournal {
         }
     }
 
-    /// Writes the clocks if they were written longer than `age` ago: a lease lasts longer after a restart by that time.
-    pub(super) fn write_clocks(&self, now: StoreTime, age: Duration) {
-        let mut state = self.state();
-        if state.written_at + age <= now && state.trouble.is_none() {
-            state.batch.now = state.batch.now.max(now);
-            state.batch.is_due = true;
-            drop(state);
-            self.changed.notify_one();
-        }
-    }
-
     /// Ends the journal: what is not written yet is written, with these clocks, if that is possible.
     pub(super) fn close(&self, now: StoreTime) {
         let mut state = self.state();
@@ -240,6 +243,7 @@ impl FileJournal {
                     let now = state.batch.now;
                     let batch = std::mem::replace(&mut state.batch, Batch::new(now));
                     state.committing = Some(batch.progress.subscribe());
+                    state.committing_since = Instant::now();
                     return Some((Some(batch), is_closed));
                 }
                 if is_closed {
@@ -307,8 +311,13 @@ impl FileJournal {
             if state.is_broken {
                 return;
             }
-            if state.trouble.take().is_some() {
+            let had_trouble = state.trouble.take().is_some();
+            if had_trouble {
                 tracing::info!("the store writes to its disk again");
+            }
+            if had_trouble || state.committing_since.elapsed() >= LATE {
+                // The processes that are told now have as long to answer as after a first silence.
+                state.late_until = Instant::now() + RESERVATION_EXTENSION;
             }
             state.written_at = batch.now;
             state.committing = None;
@@ -323,6 +332,10 @@ impl FileJournal {
     fn failed(&self, mut batch: Batch, error: String) {
         self.failed_commits.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
+        if state.is_broken {
+            batch.progress.send_replace(Progress::Failed);
+            return;
+        }
         if state.trouble.is_none() {
             tracing::error!(
                 error,

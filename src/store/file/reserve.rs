@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use super::room;
 use crate::regular_file;
 
 const FILE: &str = Reserve::FILE;
@@ -73,7 +74,9 @@ impl Reserve {
         if self.is_there {
             return Ok(());
         }
-        let made = self.try_to_make(room.max(BYTES));
+        let room = room.max(BYTES);
+        let made = room::check(&self.directory, room, "the reserve");
+        let made = made.and_then(|()| self.try_to_make(room));
         if made.is_err() {
             let _ = fs::remove_file(self.path(NEW_FILE));
         }

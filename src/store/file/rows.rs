@@ -2,13 +2,13 @@
 //! rows mean, and where the database is, is not known here.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::path::Path;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use tokio::sync::watch;
 
 use super::super::state::{Notification, StoreTime};
+use super::open_error::{OpenError, unusable};
 
 pub(super) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
 /// The row of the clocks. No other kind of row has a key that begins like this.
@@ -88,35 +88,40 @@ pub(super) fn read<T>(
     confirmed: Option<StoreTime>,
     begin: impl FnOnce(Clocks) -> T,
     mut row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
-) -> Result<T, String> {
-    let unusable = |error: &dyn Display| unusable(file, error);
-    let transaction = database.begin_read().map_err(|error| unusable(&error))?;
+) -> Result<T, OpenError> {
+    let failed = |error: redb::Error| OpenError::of(file, error);
+    let transaction = database
+        .begin_read()
+        .map_err(|error| failed(error.into()))?;
     let table = transaction.open_table(ROWS);
-    let table = table.map_err(|error| unusable(&error))?;
-    let clocks = table.get(CLOCKS_KEY).map_err(|error| unusable(&error))?;
+    let table = table.map_err(|error| failed(error.into()))?;
+    let clocks = table.get(CLOCKS_KEY);
+    let clocks = clocks.map_err(|error| failed(error.into()))?;
     let clocks = clocks.and_then(|clocks| Clocks::from_bytes(clocks.value()));
-    let clocks = clocks.ok_or_else(|| unusable(&"it has no clocks that can be read"))?;
+    let clocks = clocks.ok_or_else(|| unusable(file, "it has no clocks that can be read"))?;
     if confirmed.is_some_and(|confirmed| clocks.store < confirmed) {
         let lacks =
             "it lacks changes that were reported: its end is damaged, or it is an older copy";
-        return Err(unusable(&lacks));
+        return Err(unusable(file, lacks).into());
     }
     let mut taken = begin(clocks);
-    for entry in table.iter().map_err(|error| unusable(&error))? {
-        let (key, value) = entry.map_err(|error| unusable(&error))?;
+    let entries = table.iter().map_err(|error| failed(error.into()))?;
+    for entry in entries {
+        let (key, value) = entry.map_err(|error| failed(error.into()))?;
         if key.value() != CLOCKS_KEY {
-            row(&mut taken, key.value(), value.value()).map_err(|error| unusable(&error))?;
+            let taken = row(&mut taken, key.value(), value.value());
+            taken.map_err(|error| unusable(file, error))?;
         }
     }
     Ok(taken)
 }
 
-/// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums
+/// One transaction. Without clocks, those of the transaction before stay. It has the default durability, which is that of `fsync`. One phase is enough: the checksums
 /// distinguish a commit that was cut short from a complete one.
 pub(super) fn write<'a>(
     database: &Database,
     rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-    clocks: Clocks,
+    clocks: Option<Clocks>,
 ) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
@@ -127,16 +132,9 @@ pub(super) fn write<'a>(
                 None => table.remove(&key[..])?,
             };
         }
-        table.insert(CLOCKS_KEY, &clocks.to_bytes()[..])?;
+        if let Some(clocks) = clocks {
+            table.insert(CLOCKS_KEY, &clocks.to_bytes()[..])?;
+        }
     }
     Ok(transaction.commit()?)
-}
-
-/// Why a database cannot be used, and what to do.
-pub(super) fn unusable(file: &Path, error: impl Display) -> String {
-    format!(
-        "{} cannot be used: {error}. Restore the directory from a backup; or, if no lease from before may still be alive, \
-         move the file away to start without any",
-        file.display()
-    )
 }

@@ -50,6 +50,8 @@ pub(super) struct Effects {
     pub(super) wants_events: bool,
     /// Whether changed rows are listed, which a store that writes none does without.
     pub(super) lists_rows: bool,
+    /// Whether notifications are delivered late at present.
+    pub(super) is_late: bool,
     notifications: Vec<Notification>,
     rows: Vec<Row>,
     last_event_id: u64,

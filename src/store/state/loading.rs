@@ -18,12 +18,22 @@ use crate::domain::{
     Attempt, ClaimDigest, Fence, HoldCount, LockName, LockNames, Metadata, Mode, Owner, Share,
 };
 
+/// The times that a process knows when it loads a state, on the store's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadTimes {
+    /// The last commit of which all rows were written.
+    pub committed: StoreTime,
+    /// The present.
+    pub now: StoreTime,
+}
+
 /// A state that is being loaded, row by row in the order of their keys: texts and names come before the claims that have
 /// them.
 pub struct Loading {
     state: State,
     downtime: Downtime,
-    tombstones: Vec<(ClaimDigest, Tombstone)>,
+    times: LoadTimes,
+    tombstones: BTreeMap<ClaimDigest, Tombstone>,
     /// The texts that have rows. A row that no claim refers to goes with the first step.
     texts: BTreeMap<u64, Text>,
     /// The same for the names of claims that wait for several locks.
@@ -33,11 +43,12 @@ pub struct Loading {
 impl Loading {
     /// An empty state, as [`State::new`] makes it. What is loaded may exceed `locks_max`.
     #[must_use]
-    pub fn new(locks_max: usize, downtime: Downtime) -> Self {
+    pub fn new(locks_max: usize, downtime: Downtime, times: LoadTimes) -> Self {
         Self {
             state: State::new(locks_max),
             downtime,
-            tombstones: Vec::new(),
+            times,
+            tombstones: BTreeMap::new(),
             texts: BTreeMap::new(),
             name_lists: BTreeMap::new(),
         }
@@ -74,7 +85,7 @@ impl Loading {
             }
             TOMBSTONE => {
                 let claim = ClaimDigest(exactly(key)?);
-                self.tombstones.push((claim, read_tombstone(&mut from)?));
+                self.tombstones.insert(claim, read_tombstone(&mut from)?);
             }
             FENCE => {
                 let bucket = usize::from(u16::from_be_bytes(exactly(key)?));
@@ -120,8 +131,18 @@ impl Loading {
                 _ => Err(InvalidRow::Damaged),
             })?,
         };
-        self.lock(&key.name).leases.insert(record);
+        if !self.is_unfinished(&record) {
+            self.lock(&key.name).leases.insert(record);
+        }
         Ok(())
+    }
+
+    /// Whether the lease is left of a commit of which only some rows were written: that commit was to write the grant, or
+    /// to remove the lease after its tombstone. It reported neither.
+    fn is_unfinished(&self, record: &LeaseRecord) -> bool {
+        let ended = self.tombstones.get(&record.claim);
+        record.acquired > self.times.committed
+            || ended.is_some_and(|tombstone| tombstone.until > self.times.now)
     }
 
     fn options(

@@ -272,6 +272,7 @@ impl Lock {
 
     /// Processes what else is due, but at most `left` cool-downs and tickets, which it counts down.
     pub(super) fn advance(&mut self, now: StoreTime, left: &mut usize, effects: &mut Effects) {
+        let is_late = effects.is_late;
         let is_forgotten = |expired: &LastExpired| expired.until + TOMBSTONE_TTL <= now;
         self.take_last_expired_if(is_forgotten, effects);
         let Some(details) = self.details.as_deref_mut() else {
@@ -287,7 +288,9 @@ impl Lock {
             *left -= 1;
         }
         if let Some(queue) = &mut details.queue {
-            queue.advance(now, left, |claim| effects.ticket_changed(&self.name, claim));
+            queue.advance(now, left, is_late, |claim| {
+                effects.ticket_changed(&self.name, claim);
+            });
         }
     }
 

@@ -2,7 +2,7 @@
 //! written is not known here.
 //!
 //! The first byte of a key is the kind of row, the first byte of a value its version. A kind keeps its byte for ever. If
-//! the values of a kind have to change, they get another version, and the older one stays readable.
+//! the values of a kind have to change, all get another version. A process refuses rows of a version that is not its own.
 
 use super::bytes::{Downtime, Encoder};
 use super::claim::{Text, TicketNames};
@@ -116,7 +116,7 @@ pub(super) fn encode(table: &Table, row: &Row, downtime: Downtime) -> Option<Vec
 
 fn lease(to: &mut Encoder, record: &LeaseRecord) {
     to.number(record.fence.get());
-    // For people to read: it is in the past, and nothing depends on it but the end of `min_hold`, which has its own time.
+    // By the store's clock, unlike the times that follow: whoever loads the row compares it with that of the last commit.
     to.number(record.acquired.unix_us());
     to.time(record.until);
     to.number(record.ttl_us);

@@ -12,6 +12,9 @@ use crate::store::TOMBSTONE_TTL;
 /// How many expiries a chunk has.
 const CHUNK: usize = 1_024;
 
+/// How many expiries are looked at to make room for a tombstone.
+const TRIMMED_MAX: usize = 64;
+
 /// The tombstones of the last minute, limited to the latest `max`. The digest of a claim includes the name of its lock.
 pub(super) struct Tombstones {
     max: usize,
@@ -77,13 +80,15 @@ impl Tombstones {
         self.tombstones.get(&claim)
     }
 
-    /// Puts back tombstones that were loaded, in the order of their time.
-    pub(super) fn restore(&mut self, mut loaded: Vec<(ClaimDigest, Tombstone)>) {
-        loaded.sort_by_key(|(_, tombstone)| tombstone.until);
-        for (claim, tombstone) in loaded {
-            self.expiries.push_back((tombstone.until, claim));
-            self.tombstones.insert(claim, tombstone);
+    /// Puts back tombstones that were loaded.
+    pub(super) fn restore(&mut self, loaded: BTreeMap<ClaimDigest, Tombstone>) {
+        let untils = loaded.iter().map(|(claim, it)| (it.until, *claim));
+        let mut expiries: Vec<_> = untils.collect();
+        expiries.sort_unstable();
+        for expiry in expiries {
+            self.expiries.push_back(expiry);
         }
+        self.tombstones = loaded;
     }
 
     /// How the claim ended, if it has ended.
@@ -103,7 +108,12 @@ impl Tombstones {
         let until = since + TOMBSTONE_TTL;
         self.tombstones.insert(claim, Tombstone { until, end });
         self.expiries.push_back((until, claim));
-        while self.tombstones.len() > self.max && self.remove_first(effects) {}
+        // Expiries of tombstones that were replaced make no room. The rest is for the next ones.
+        for _ in 0..TRIMMED_MAX {
+            if self.tombstones.len() <= self.max || !self.remove_first(effects) {
+                break;
+            }
+        }
     }
 
     /// Records an expired lease. Its grant can still be withdrawn if only the attempt that made it has received it.

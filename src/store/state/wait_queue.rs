@@ -257,11 +257,12 @@ impl WaitQueue {
     }
 
     /// Processes what is due, but at most `left` tickets, which it counts down. Calls `expired` with each claim whose
-    /// ticket has expired.
+    /// ticket has expired. While notifications are late (`is_late`), no reservation runs out.
     pub(super) fn advance(
         &mut self,
         now: StoreTime,
         left: &mut usize,
+        is_late: bool,
         mut expired: impl FnMut(ClaimDigest),
     ) {
         if let Reservation::Made {
@@ -271,7 +272,7 @@ impl WaitQueue {
         } = self.reservation
             && until <= now
         {
-            self.reservation = match is_extended {
+            self.reservation = match is_extended && !is_late {
                 true => Reservation::Unclaimed,
                 false => Reservation::Made {
                     sequence,

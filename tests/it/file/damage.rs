@@ -150,9 +150,16 @@ async fn an_older_copy_is_refused_and_an_empty_directory_begins_anew() {
     let said = refused(directory.path());
     assert!(said.contains("it is an older copy"), "{said}");
     fs::remove_file(&file).unwrap();
-    for _ in 0..2 {
-        serve(directory.path());
-    }
+    let warns = |serving: &Serving| {
+        let mut lines = serving.lines_so_far.iter();
+        lines.any(|line| {
+            line["message"]
+                .as_str()
+                .is_some_and(|it| it.contains("is gone"))
+        })
+    };
+    assert!(warns(&serve(directory.path())));
+    assert!(!warns(&serve(directory.path())));
 }
 
 #[test]

@@ -119,6 +119,14 @@ impl Full {
         }
     }
 
+    /// How many bytes the process has written so far, to whatever file.
+    pub(super) fn bytes_written(&self) -> u64 {
+        let counts = std::fs::read_to_string(format!("/proc/{}/io", self.serving.pid()));
+        let counts = counts.expect("the process lives");
+        let count = counts.lines().find_map(|line| line.strip_prefix("wchar: "));
+        count.expect("it is there").parse().expect("a number")
+    }
+
     pub(super) async fn said(&self, path: &str) -> (u16, String) {
         let answer = reqwest::get(format!("{}{path}", self.serving.url)).await;
         let answer = answer.expect("it answers");
@@ -134,7 +142,7 @@ fn fences(grant: &Value) -> Vec<Value> {
 }
 
 /// The bytes that a directory uses on its disk.
-fn used(directory: &Path) -> u64 {
+pub(super) fn used(directory: &Path) -> u64 {
     let files = std::fs::read_dir(directory).unwrap();
     files
         .map(|file| file.unwrap().metadata().unwrap().blocks() * 512)

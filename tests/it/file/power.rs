@@ -13,10 +13,11 @@ use crate::process::{Serving, leasehold};
 use crate::support::disk::FaultyDisk;
 use crate::support::{eventually, stores};
 
-const FILE: &str = "leases.redb";
+pub(super) const FILE: &str = "leases.redb";
 const ROUNDS: usize = 8;
 
-fn serve_on(disk: &FaultyDisk, directory: &Path) -> Serving {
+/// A process on this disk.
+pub(super) fn serve_on(disk: &FaultyDisk, directory: &Path) -> Serving {
     let mut command = leasehold(&[]);
     disk.attach(&mut command);
     Serving::start_as(command, &["--store", &url_of(directory)])

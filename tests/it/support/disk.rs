@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::errno::Errno;
+
 use crate::support::redis_server::preloaded;
 
 /// What a disk writes or loses as a whole.
@@ -25,6 +27,13 @@ struct Note {
     former_size: u64,
 }
 
+impl Note {
+    /// Whether this says that what was written here is on the disk, whatever was lost before.
+    fn is_on_disk(&self) -> bool {
+        self.former_size == u64::MAX
+    }
+}
+
 impl FaultyDisk {
     /// `directory` is for the disk's own records, not for the store.
     pub(crate) fn new(directory: &Path) -> Self {
@@ -39,7 +48,8 @@ impl FaultyDisk {
             .env("DISK_FILES", "leases.redb")
             .env("DISK_UNDO", self.record("undo"))
             .env("DISK_LOST", self.record("lost"))
-            .env("DISK_FAILS", self.record("fails"));
+            .env("DISK_FAILS", self.record("fails"))
+            .env("DISK_KILLS", self.record("kills"));
     }
 
     /// The same for the store in this directory, whose disk can be [full](Self::limit). If `stop` is given, the process is
@@ -48,7 +58,8 @@ impl FaultyDisk {
         self.attach(command);
         command
             .env("DISK_DIRECTORY", store)
-            .env("DISK_ROOM", self.record("room"));
+            .env("DISK_ROOM", self.record("room"))
+            .env("DISK_COPIES", self.record("copies"));
         if let Some(stop) = stop {
             command.env("DISK_STOP", stop.to_string());
         }
@@ -61,9 +72,36 @@ impl FaultyDisk {
         fs::rename(next, self.record("room")).expect("a file of our own");
     }
 
+    /// From now on, what a file has already needs room as well to be written again.
+    pub(crate) fn copy_on_write(&self) {
+        File::create(self.record("copies")).expect("a file of our own");
+    }
+
     /// From now on, nothing can be synchronized.
     pub(crate) fn fail(&self) {
-        File::create(self.record("fails")).expect("a file of our own");
+        self.fail_with(Errno::EIO);
+    }
+
+    /// The same with this error.
+    pub(crate) fn fail_with(&self, error: Errno) {
+        let (next, number) = (self.record("fails.next"), error as i32);
+        fs::write(&next, number.to_string()).expect("a file of our own");
+        fs::rename(next, self.record("fails")).expect("a file of our own");
+    }
+
+    /// Whether something has failed to be synchronized.
+    pub(crate) fn has_failed(&self) -> bool {
+        fs::metadata(self.record("lost")).is_ok_and(|lost| lost.len() > 0)
+    }
+
+    /// The process is killed when it is about to put another file in the place of the store's.
+    pub(crate) fn kill_at_replacement(&self) {
+        File::create(self.record("kills")).expect("a file of our own");
+    }
+
+    /// Ends [`kill_at_replacement`](Self::kill_at_replacement).
+    pub(crate) fn kill_no_more(&self) {
+        fs::remove_file(self.record("kills")).expect("it was asked for");
     }
 
     /// Ends [`fail`](Self::fail).
@@ -89,9 +127,14 @@ impl FaultyDisk {
                 .step_by(SECTOR)
                 .zip(note.former.chunks(SECTOR))
             {
-                former.entry(sector).or_default().push(content);
+                match note.is_on_disk() {
+                    true => drop(former.remove(&sector)),
+                    false => former.entry(sector).or_default().push(content),
+                }
             }
         }
+        let on_disk = notes.iter().rposition(|note| note.is_on_disk());
+        let notes = &notes[on_disk.map_or(0, |last| last + 1)..];
         let mut lost = 0;
         for (sector, contents) in &former {
             if let Some(content) = contents.get(choose(contents.len() + 1)) {

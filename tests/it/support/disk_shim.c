@@ -6,11 +6,16 @@
  * content; a disk writes whole sectors, so notes are about whole sectors, too.
  *
  * While the file DISK_ROOM exists, the directory DISK_DIRECTORY has room for as many bytes as that file says, counted in
- * blocks as a file system does: writing to where a file has no block yet fails with ENOSPC beyond that. If the environment
- * has DISK_STOP, the process is killed before that many of its next steps on the disk, after the first such failure.
+ * blocks as a file system does: writing to where a file has no block yet fails with ENOSPC beyond that. While the file
+ * DISK_COPIES exists, so does writing to where it has one, as on a file system that writes to other blocks each time. If
+ * the environment has DISK_STOP, the process is killed before that many of its next steps on the disk, after the first such
+ * failure.
  *
- * While the file DISK_FAILS exists, synchronizing fails with EIO. As on Linux, the next call succeeds, although what the
- * failed one was to write may be lost: its notes go to the file DISK_LOST, and stay there. */
+ * While the file DISK_FAILS exists, synchronizing fails with the error whose number it has. As on Linux, the next call
+ * succeeds, although what the failed one was to write may be lost: its notes go to the file DISK_LOST. What is written and
+ * synchronized later in the same place is not lost any more, which another note there says.
+ *
+ * While the file DISK_KILLS exists, the process is killed before it gives another file one of the names. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -23,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { SECTOR = 512 };
@@ -96,7 +102,8 @@ static int has_no_room(int file, off_t offset, size_t length) {
     step();
     if ((limit = room()) < 0) return 0;
     off_t hole = lseek(file, offset, SEEK_HOLE);
-    if (hole >= 0 && hole >= offset + (off_t)length) return 0;
+    int is_written_in_place = access(getenv("DISK_COPIES"), F_OK);
+    if (is_written_in_place && hole >= 0 && hole >= offset + (off_t)length) return 0;
     if (used() + (long long)length <= limit) return 0;
     has_been_full = 1;
     return 1;
@@ -114,6 +121,11 @@ static void append(const char *path, const void *bytes, size_t length) {
     close(file);
 }
 
+static int has_lost(void) {
+    struct stat status;
+    return !stat(getenv("DISK_LOST"), &status) && status.st_size > 0;
+}
+
 /* Notes what a write, or a change of the size, is about to replace. */
 static void note(int file, off_t offset, size_t length) {
     struct stat status;
@@ -126,7 +138,7 @@ static void note(int file, off_t offset, size_t length) {
     if (pread(file, record + sizeof header, header.length, begin) < 0) abort();
     append(getenv("DISK_UNDO"), record, sizeof header + header.length);
     free(record);
-    if (!status.st_size) {
+    if (!status.st_size && has_lost()) {
         /* A new file, perhaps with the number of one that is gone: what was lost of that one is of no importance. */
         header.length = 0;
         append(getenv("DISK_LOST"), &header, sizeof header);
@@ -164,15 +176,30 @@ int ftruncate64(int file, off_t size) {
     return result;
 }
 
-/* Moves the notes to those that no call takes back. */
-static void lose(void) {
-    char bytes[4096];
-    ssize_t length;
+/* Adds the notes to those of what was lost: it is, or it is not any more. */
+static void add_to_lost(int is_lost) {
+    struct note header;
     int undo = open(getenv("DISK_UNDO"), O_RDONLY);
-    while (undo >= 0 && (length = read(undo, bytes, sizeof bytes)) > 0) {
-        append(getenv("DISK_LOST"), bytes, length);
+    while (undo >= 0 && read(undo, &header, sizeof header) == sizeof header) {
+        char *record = malloc(sizeof header + header.length);
+        if (read(undo, record + sizeof header, header.length) != (ssize_t)header.length) abort();
+        if (!is_lost) header.size_before = UINT64_MAX;
+        memcpy(record, &header, sizeof header);
+        append(getenv("DISK_LOST"), record, sizeof header + header.length);
+        free(record);
     }
-    close(undo);
+    if (undo >= 0) close(undo);
+}
+
+/* The error with which synchronizing fails; 0 if it does not. */
+static int failure(void) {
+    char text[8];
+    int file = open(getenv("DISK_FAILS"), O_RDONLY);
+    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0) close(file);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    return atoi(text);
 }
 
 /* The notes of all files are dropped, although one is synchronized: only one is written at a time. */
@@ -183,12 +210,12 @@ static int sync_with(int file, const char *name) {
     if (!is_ours(file)) return next(file);
     pthread_mutex_lock(&lock);
     int result = next(file);
-    int fails = !access(getenv("DISK_FAILS"), F_OK);
-    if (fails) lose();
+    int error = failure();
+    if (error || has_lost()) add_to_lost(error != 0);
     if (truncate(getenv("DISK_UNDO"), 0) && errno != ENOENT) abort();
     pthread_mutex_unlock(&lock);
-    if (fails) {
-        errno = EIO;
+    if (error) {
+        errno = error;
         return -1;
     }
     return result;
@@ -205,6 +232,20 @@ int unlink(const char *path) {
 
 int rename(const char *from, const char *to) {
     int (*next)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
+    const char *kills = getenv("DISK_KILLS");
     if (is_in_directory(to)) step();
+    if (kills && strstr(to, getenv("DISK_FILES")) && !access(kills, F_OK)) raise(SIGKILL);
     return next(from, to);
 }
+
+int statvfs(const char *path, struct statvfs *found) {
+    int (*next)(const char *, struct statvfs *) = dlsym(RTLD_NEXT, "statvfs");
+    int result = next(path, found);
+    long long limit;
+    if (result || !is_in_directory(path) || (limit = room()) < 0) return result;
+    long long bytes = used();
+    found->f_bavail = found->f_bfree = limit > bytes ? (limit - bytes) / found->f_frsize : 0;
+    return 0;
+}
+
+int statvfs64(const char *path, struct statvfs64 *found) { return statvfs(path, (struct statvfs *)found); }

@@ -53,6 +53,7 @@ pub(crate) enum Operation {
     List,
     AssignFences,
     CountLeases,
+    Close,
 }
 
 /// An operation that the store has executed, whatever became of the answer, and the lock after it.

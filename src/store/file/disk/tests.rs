@@ -25,10 +25,10 @@ fn after_an_error_of_the_disk_all_rows_are_in_another_file() {
     disk.write(&first, clocks).expect("there is room");
     let old = File::open(directory.path().join(FILE)).expect("it is there");
     disk.close_database();
-    disk.is_doubtful = true;
+    disk.sync_failure.note();
     disk.write(&[row(100)].into(), clocks)
         .expect("there is room");
-    assert!(!disk.is_doubtful);
+    assert!(!disk.sync_failure.is_noted());
     let expected: Vec<_> = (0..=100)
         .map(|number| (vec![b'l', number], vec![number]))
         .collect();

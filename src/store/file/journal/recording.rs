@@ -2,11 +2,12 @@
 //! commit writes them is not known here.
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::super::super::memory::Journal;
 use super::super::super::state::{Notification, State, StoreTime};
 use super::super::rows::Progress;
-use super::FileJournal;
+use super::{FileJournal, LATE};
 
 /// With more rows than this in one commit, sweeps and evictions wait: all requests wait for the whole commit. Each row may
 /// be on another page, and while the disk is full, what replaces them has to fit into what was the reserve.
@@ -31,6 +32,12 @@ impl Journal for FileJournal {
 
     fn is_full(&self) -> bool {
         self.is_full()
+    }
+
+    fn is_late(&self) -> bool {
+        let state = self.state();
+        let is_slow = state.committing.is_some() && state.committing_since.elapsed() >= LATE;
+        is_slow || state.trouble.is_some() || Instant::now() < state.late_until
     }
 
     async fn room(&self) -> bool {

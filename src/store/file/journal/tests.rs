@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::super::memory::Journal as _;
 use super::super::super::state::{KeyedClaim, State};
-use super::super::disk::FILE;
+use super::super::database::FILE;
 use super::*;
 use crate::domain::{Attempt, Claim, LockName, Token, Ttl};
 
@@ -132,4 +132,77 @@ async fn a_step_before_the_clocks_were_written_sets_no_commit_back() {
         let clocks = fixture.disk.read(|clocks| clocks, |_, _, _| Ok(()));
         assert_eq!(clocks.expect("the file is whole").store, later, "{name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn notifications_are_late_during_a_slow_commit_and_for_a_moment_after_it() {
+    let mut fixture = Fixture::new();
+    fixture.grant("first");
+    let next = fixture.journal.next(Instant::now()).await;
+    let (batch, _) = next.expect("there is something to write");
+    assert!(!fixture.journal.is_late());
+    tokio::time::advance(LATE).await;
+    assert!(fixture.journal.is_late());
+    let batch = batch.expect("a grant");
+    assert!(fixture.journal.commit(&mut fixture.disk, batch));
+    assert!(fixture.journal.is_late());
+    tokio::time::advance(RESERVATION_EXTENSION).await;
+    assert!(!fixture.journal.is_late());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_notification_is_late_after_a_quick_commit() {
+    let mut fixture = Fixture::new();
+    fixture.grant("first");
+    assert!(fixture.commit().await);
+    assert!(!fixture.journal.is_late());
+}
+
+#[tokio::test(start_paused = true)]
+async fn notifications_are_late_while_the_disk_fails_and_for_a_moment_after_it() {
+    let mut fixture = Fixture::new();
+    fixture.disk.close_database();
+    let locked = lock(fixture.directory.path());
+    fixture.grant("first");
+    assert!(!fixture.commit().await);
+    assert!(fixture.journal.is_late());
+    drop(locked);
+    assert!(fixture.commit().await);
+    assert!(fixture.journal.is_late());
+    tokio::time::advance(RESERVATION_EXTENSION).await;
+    assert!(!fixture.journal.is_late());
+}
+
+/// A process that crashes again and again reaches the first check of its store, and perhaps not the next.
+#[test]
+fn a_process_that_has_just_started_writes_its_clocks_early_and_then_seldom() {
+    let fixture = Fixture::new();
+    let after = |seconds| fixture.now + Duration::from_secs(seconds);
+    let writes = |now| {
+        fixture.journal.write_clocks(now);
+        let is_due = std::mem::take(&mut fixture.journal.state().batch.is_due);
+        if is_due {
+            fixture.journal.state().written_at = now;
+        }
+        is_due
+    };
+    assert_eq!(
+        [0, 2, 4, 8].map(|at| writes(after(at))),
+        [false, true, false, false]
+    );
+    assert_eq!(
+        [12, 14, 22].map(|at| writes(after(at))),
+        [true, false, true]
+    );
+}
+
+#[tokio::test]
+async fn a_failure_of_the_disk_does_not_hide_that_only_a_restart_helps() {
+    let mut fixture = Fixture::new();
+    fixture.grant("first");
+    fixture.journal.broken("a file was removed".to_owned());
+    let batch = Batch::new(fixture.now);
+    fixture.journal.failed(batch, "no room".to_owned());
+    let trouble = fixture.journal.trouble().expect("it is broken");
+    assert!(trouble.contains("restart the process"), "{trouble}");
 }

@@ -2,9 +2,15 @@
 
 use super::*;
 
+/// Before rows are loaded, the last of which was written by now.
+fn loading_at(now: StoreTime, downtime: Downtime) -> Loading {
+    let committed = now;
+    Loading::new(12, downtime, LoadTimes { committed, now })
+}
+
 /// Loads the rows that were written.
 fn loaded(written: &BTreeMap<Vec<u8>, Vec<u8>>, downtime: Downtime, now: StoreTime) -> State {
-    let mut loading = Loading::new(12, downtime);
+    let mut loading = loading_at(now, downtime);
     for (key, value) in written {
         loading.row(key, value).expect("it was written as a row");
     }
@@ -169,7 +175,7 @@ fn no_row_of_names_gets_the_number_of_an_earlier_one() {
 fn tickets_without_their_names_are_damaged() {
     let (written, _) = waiting();
     let load = |rows: &BTreeMap<Vec<u8>, Vec<u8>>| {
-        let mut loading = Loading::new(12, Downtime::default());
+        let mut loading = loading_at(written.now, Downtime::default());
         let mut rows = rows.iter();
         rows.try_for_each(|(key, value)| loading.row(key, value))
     };
@@ -191,7 +197,7 @@ fn rows_of_another_version_are_refused_with_their_version() {
     for value in written.rows.values_mut() {
         value[0] = 2;
     }
-    let mut loading = Loading::new(12, Downtime::default());
+    let mut loading = loading_at(written.now, Downtime::default());
     let (key, value) = written.rows.first_key_value().expect("there are rows");
     let refused = loading.row(key, value).expect_err("it is too old");
     assert_eq!(

@@ -204,6 +204,11 @@ impl LockStore for ScriptedStore {
         }
         self.store.set_event_delivery(wanted).await;
     }
+
+    async fn close(&self) {
+        // How a store ends is of no importance to its service, but whether it does.
+        let _ = self.run(Operation::Close, async { Ok(()) }).await;
+    }
 }
 
 #[async_trait]
