@@ -26,7 +26,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::pending;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -233,24 +232,16 @@ impl LockService {
     }
 
     /// Holds a lock for as long as the stream lives: waits for up to `wait`, or without limit, and keeps renewing the
-    /// lease. With several locks, events report the first one only.
+    /// lease. With several locks, events report the first one only. Each renewal passes the gate `renewals`.
+    ///
+    /// When `revoked` completes, a waiting claim is no longer granted, and a lease is no longer renewed. The lease is not
+    /// released either: its holder may be in the middle of its work, and has the time until the lease expires to stop.
+    ///
+    /// `observer` is told of the grant and of the release, whatever the client reads of the stream.
     ///
     /// # Cancel safety
     /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
-    pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
-        self.hold_until(claim, wait, pending(), (), Gate::new(usize::MAX))
-    }
-
-    /// Like [`Self::hold`], until `revoked` completes. From then on a waiting claim is not granted, and a lease is not
-    /// renewed. The lease is not released either: its holder may be in the middle of its work, and has the time until the
-    /// lease expires to stop.
-    ///
-    /// `observer` is told of the grant and of the release, whatever the client reads of the stream. Each renewal passes the
-    /// gate `renewals`.
-    ///
-    /// # Cancel safety
-    /// As [`Self::hold`].
-    pub fn hold_until(
+    pub fn hold(
         &self,
         claim: Arc<Claim>,
         wait: Option<Duration>,

@@ -13,30 +13,16 @@ use crate::store::StoreError;
 use crate::telemetry::traces;
 
 impl LockService {
-    /// Ends a claim on each of these locks, or reduces its hold count. A waiting claim leaves the queue.
+    /// Ends a claim on each of these locks, or reduces its hold count. A waiting claim leaves the queue. `then` gets what
+    /// the store did as soon as that is known, even if the caller has gone.
     ///
     /// # Errors
-    /// The store failed. If the outcome is unknown, the claim may or may not hold until the release is repeated.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the operation still completes.
-    pub async fn release(
-        &self,
-        names: LockNames,
-        token: Token,
-        hold_count: Option<HoldCount>,
-    ) -> Result<Vec<Released>, StoreError> {
-        self.release_then(names, token, hold_count, |_| {}).await
-    }
-
-    /// Like [`Self::release`]. `then` gets what the store did as soon as that is known, even if the caller has gone.
-    ///
-    /// # Errors
-    /// As [`Self::release`]; then `then` is not called, unless only the answer came too late.
+    /// The store failed. If the outcome is unknown, the claim may or may not hold until the release is repeated. `then` is
+    /// not called, unless only the answer came too late.
     ///
     /// # Cancel safety
     /// If the future is dropped, the operation still completes, and `then` is called.
-    pub async fn release_then(
+    pub async fn release(
         &self,
         names: LockNames,
         token: Token,
@@ -91,25 +77,15 @@ impl LockService {
         .await
     }
 
-    /// Evicts all holders of the lock and returns them.
+    /// Evicts all holders of the lock and returns them. `then` gets them as soon as they are known, even if the caller has
+    /// gone.
     ///
     /// # Errors
-    /// The store failed, and no holder is known to have been evicted.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the operation still completes.
-    pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
-        self.evict_then(name, reason, |_| {}).await
-    }
-
-    /// Like [`Self::evict`]. `then` gets the evicted holders as soon as they are known, even if the caller has gone.
-    ///
-    /// # Errors
-    /// As [`Self::evict`]; then `then` is not called.
+    /// The store failed, and no holder is known to have been evicted. `then` is not called.
     ///
     /// # Cancel safety
     /// If the future is dropped, the operation still completes, and `then` is called.
-    pub async fn evict_then(
+    pub async fn evict(
         &self,
         name: LockName,
         reason: String,

@@ -146,13 +146,16 @@ impl Replica {
 
     async fn release(&self, claim: &Claim) -> Result<Released, StoreError> {
         let names = claim.names.clone();
-        let released = self.service.release(names, claim.token, None).await?;
+        let released = self
+            .service
+            .release(names, claim.token, None, |_| {})
+            .await?;
         Ok(only(released))
     }
 
     async fn evict(&self, claim: &Claim) -> Result<Vec<Holder>, StoreError> {
         let (name, reason) = (lock_of(claim).clone(), "stuck".to_owned());
-        let evicted = self.service.evict(name, reason).await?;
+        let evicted = self.service.evict(name, reason, |_| {}).await?;
         Ok(evicted.holders.listed)
     }
 

@@ -278,7 +278,7 @@ async fn renewals_and_releases_do_not_depend_on_the_count() {
         .renew(names.clone(), token, RenewOptions::default())
         .await;
     assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
-    let released = counting.release(names, token, None).await;
+    let released = counting.release(names, token, None, |_| {}).await;
     assert!(released.is_ok(), "{released:?}");
     assert!(is_free(&store, &claim).await);
 }
@@ -321,7 +321,7 @@ async fn a_waiter_beyond_the_quota_is_refused_when_its_turn_comes_and_the_next_o
     queued(2).await;
     assert!(hold(&team, &claim()).await, "a waiter is not counted");
     others
-        .release(held.names.clone(), held.token, None)
+        .release(held.names.clone(), held.token, None, |_| {})
         .await
         .unwrap();
     let refused = first.await.unwrap().unwrap().outcome;

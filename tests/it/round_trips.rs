@@ -294,7 +294,10 @@ async fn sent_for_hand_overs(waiters: usize) -> usize {
             let is_granted = answer.outcome.kind() == Some(GrantKind::New);
             assert!(is_granted, "{:?}", answer.outcome);
             let names = claim.names.clone();
-            service.release(names, claim.token, None).await.unwrap();
+            service
+                .release(names, claim.token, None, |_| {})
+                .await
+                .unwrap();
         });
     }
     eventually("all of them wait", async || {
@@ -304,7 +307,10 @@ async fn sent_for_hand_overs(waiters: usize) -> usize {
     .await;
     reset(&redis).await;
     let names = holding.names.clone();
-    service.release(names, holding.token, None).await.unwrap();
+    service
+        .release(names, holding.token, None, |_| {})
+        .await
+        .unwrap();
     while let Some(ended) = waiting.join_next().await {
         ended.unwrap();
     }

@@ -99,7 +99,7 @@ async fn takes(service: &LockService, claim: &Arc<Claim>) {
 }
 
 async fn releases(service: &LockService, claim: &Claim) {
-    let released = service.release(claim.names.clone(), claim.token, None);
+    let released = service.release(claim.names.clone(), claim.token, None, |_| {});
     released.await.unwrap();
 }
 

@@ -58,7 +58,7 @@ pub(super) async fn hold(
         names: claim.names.clone(),
     };
     let (wait, renewals) = (acquire_request.wait, app.admission().renewals().clone());
-    let events = service.hold_until(Arc::clone(&claim), wait, revoked, audited, renewals);
+    let events = service.hold(Arc::clone(&claim), wait, revoked, audited, renewals);
     let mut events = Box::pin(events);
     let first = events.next().await;
     let first = match first {

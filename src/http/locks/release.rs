@@ -59,7 +59,7 @@ pub(in crate::http) async fn release(
     let service = app.admit(operation, &requester).await?;
     let audited = app.settings().audit.sender(&requester);
     let note = AuditedSender::of_release(audited, names.clone());
-    let released = service.release_then(names.clone(), token, hold_count, note);
+    let released = service.release(names.clone(), token, hold_count, note);
     let released = released.await?;
     respond(route_form, &names, token, released)
 }
@@ -129,7 +129,7 @@ pub(super) async fn evict(
         reason: reason.clone(),
     };
     let note = move |evicted: &Evicted| eviction.note(evicted);
-    let evicted = service.evict_then(name.clone(), reason, note).await?;
+    let evicted = service.evict(name.clone(), reason, note).await?;
     if !evicted.is_complete {
         return Err(Problem::eviction_unfinished(name, &evicted.holders));
     }

@@ -217,7 +217,7 @@ async fn unlock(
     let names = LockNames::from(name.clone());
     let audited = app.settings().audit.sender(&requester);
     let note = AuditedSender::of_release(audited, names.clone());
-    let released = service.release_then(names, token, None, note).await?;
+    let released = service.release(names, token, None, note).await?;
     match released.into_iter().next() {
         Some(Released::NotHolder(reason)) => {
             Err(Problem::not_holder(NotHeld { name, reason }).of_one_lock())

@@ -178,7 +178,7 @@ async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
         }
         Look::StepBack => {
             let (names, depth) = (held.names.clone(), Some(hold_count(1)));
-            let answer = holding.service.release(names, held.token, depth);
+            let answer = holding.service.release(names, held.token, depth, |_| {});
             let answer = only(answer.await.ok()?);
             matches!(answer, Released::SteppedBack(_)).then_some(())
         }
@@ -339,7 +339,10 @@ async fn no_lease_outlasts_its_max_hold_after_the_clock_went_back() {
 
 async fn step_back(replica: &Replica, held: &Claim) -> Option<Lease> {
     let (names, depth) = (held.names.clone(), Some(hold_count(1)));
-    let answer = replica.service.release(names, held.token, depth).await;
+    let answer = replica
+        .service
+        .release(names, held.token, depth, |_| {})
+        .await;
     match only(answer.ok()?) {
         Released::SteppedBack(lease) => Some(lease),
         other => panic!("it holds, but: {other:?}"),

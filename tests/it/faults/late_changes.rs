@@ -87,7 +87,10 @@ impl Replica {
 
     async fn steps_back(&self, claim: &Claim, depth: u64) -> Result<Released, StoreError> {
         let (names, depth) = (claim.names.clone(), Some(hold_count(depth)));
-        let released = self.service.release(names, claim.token, depth).await?;
+        let released = self
+            .service
+            .release(names, claim.token, depth, |_| {})
+            .await?;
         Ok(only(released))
     }
 

@@ -159,7 +159,10 @@ async fn requested_again(replica: &Replica, held: &Claim) -> Lease {
         leases.into_iter().next().expect("it has one")
     } else {
         let (names, depth) = (held.names.clone(), Some(HoldCount::ONE));
-        let released = replica.service.release(names, held.token, depth).await;
+        let released = replica
+            .service
+            .release(names, held.token, depth, |_| {})
+            .await;
         let released = only(released.expect("it is well"));
         let Released::SteppedBack(lease) = released else {
             panic!("it is held, but: {released:?}");

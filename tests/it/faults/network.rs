@@ -309,7 +309,9 @@ async fn a_slow_eviction_leaves_claims_that_were_granted_after_its_start() {
         }
     };
     network.proxy.delay_replies(Duration::from_millis(500));
-    let evicting = slow.service.evict(lock_of(&lock).clone(), String::new());
+    let evicting = slow
+        .service
+        .evict(lock_of(&lock).clone(), String::new(), |_| {});
     let overtaking = async {
         let left = eventually("the first step is done", async || {
             let left = holders().await;
@@ -318,7 +320,11 @@ async fn a_slow_eviction_leaves_claims_that_were_granted_after_its_start() {
         .await;
         assert!(left > 0, "it was not all done in one step");
         let name = lock_of(&lock).clone();
-        let rest = network.beside.service.evict(name, String::new()).await;
+        let rest = network
+            .beside
+            .service
+            .evict(name, String::new(), |_| {})
+            .await;
         assert_eq!(rest.expect("it is not slow").holders.total, left);
         network.beside.granted(&lock).await;
         left
@@ -341,7 +347,7 @@ async fn an_eviction_that_is_cut_off_reports_its_progress() {
     }
     network.proxy.delay_replies(Duration::from_millis(50));
     let name = lock_of(&lock).clone();
-    let evicting = network.behind.service.evict(name, String::new());
+    let evicting = network.behind.service.evict(name, String::new(), |_| {});
     let cutting = async {
         eventually("the first steps are done", async || {
             let view = network.beside.service.inspect(lock_of(&lock)).await;

@@ -278,7 +278,10 @@ async fn claims_on_locks_of_several_primaries_are_granted_one_after_the_other() 
         };
         assert_eq!(granted.leases.len(), 3);
         let names = claim.names.clone();
-        let released = replica.service.release(names, claim.token, None).await;
+        let released = replica
+            .service
+            .release(names, claim.token, None, |_| {})
+            .await;
         let released = released.expect("it answers");
         assert!(
             released

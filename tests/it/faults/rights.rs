@@ -78,7 +78,7 @@ async fn without_the_right_to_channels_everything_works_and_it_is_reported() {
                 assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
             } else {
                 let name = lock_of(&held).clone();
-                let evicted = replica.service.evict(name, String::new()).await;
+                let evicted = replica.service.evict(name, String::new(), |_| {}).await;
                 assert_eq!(evicted.expect("it is done").holders.total, 1);
             }
         };

@@ -10,6 +10,7 @@ use leasehold::service::{Hold, HoldEvent};
 use super::{Replica, durable_redis, forgetful_redis, lasting, lasting_claims};
 use crate::support::fixture::{LONG, claim, in_mode, lock_of, permits, rival};
 use crate::support::redis_server::RedisServer;
+use crate::support::stores::stream_of;
 use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// The next event, which must come sooner than any renewal of a lasting claim.
@@ -20,7 +21,7 @@ async fn next(hold: &mut Hold) -> Option<HoldEvent> {
 
 /// A stream that already holds the lock.
 async fn stream(replica: &Replica, claim: &Claim) -> Hold {
-    let mut hold = replica.service.hold(Arc::new(claim.clone()), None);
+    let mut hold = stream_of(&replica.service, Arc::new(claim.clone()), None);
     let event = next(&mut hold).await;
     assert!(
         matches!(event, Some(HoldEvent::Acquired { .. })),
@@ -107,7 +108,9 @@ async fn an_eviction_reaches_the_streams_of_all_replicas_at_once() {
         ..claim.clone()
     };
     let streams = [stream(&first, &claim).await, stream(&second, &other).await];
-    let evict = first.service.evict(lock_of(&claim).clone(), String::new());
+    let evict = first
+        .service
+        .evict(lock_of(&claim).clone(), String::new(), |_| {});
     assert_eq!(evict.await.expect("an answer").holders.total, 2);
     for stream in streams {
         evicted(stream).await;
@@ -149,7 +152,7 @@ async fn an_eviction_and_a_release_need_no_right_to_channels() {
     let held = stream(&replica, &claim).await;
     let evict = replica
         .service
-        .evict(lock_of(&claim).clone(), String::new());
+        .evict(lock_of(&claim).clone(), String::new(), |_| {});
     assert_eq!(evict.await.expect("an answer").holders.total, 1);
     evicted(held).await;
     replica.becomes_free(&claim).await;

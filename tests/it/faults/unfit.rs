@@ -47,7 +47,10 @@ async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
         let answer = replica.renew(claim).await;
         assert!(matches!(answer, Ok(Renewed::Extended(_))), "{answer:?}");
         let (names, depth) = (claim.names.clone(), Some(HoldCount::ONE));
-        let answer = replica.service.release(names, claim.token, depth).await;
+        let answer = replica
+            .service
+            .release(names, claim.token, depth, |_| {})
+            .await;
         let answer = only(answer.expect("stepping back needs no room"));
         assert!(matches!(answer, Released::SteppedBack(_)), "{answer:?}");
         let answer = replica.release(claim).await;
@@ -111,7 +114,7 @@ async fn a_full_redis_evicts_and_takes_back() {
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
     let holders = replica
         .service
-        .evict(lock_of(&evicted).clone(), "full".to_owned())
+        .evict(lock_of(&evicted).clone(), "full".to_owned(), |_| {})
         .await;
     assert_eq!(holders.expect("it needs no room").holders.total, 1);
     // Dropping the outcome means that it was not delivered.

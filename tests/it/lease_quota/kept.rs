@@ -50,7 +50,7 @@ async fn a_lease_that_is_repeated_while_its_stream_closes_leaves_no_room() {
     let store = ScriptedStore::on(memory).with(Operation::CountLeases, late);
     let here = within_quota(&stores::service(Arc::new(store) as Arc<dyn LockStore>), 1);
     let held = lasting();
-    let mut stream = there.hold(Arc::new(held.clone()), Some(Duration::ZERO));
+    let mut stream = stores::stream_of(&there, Arc::new(held.clone()), Some(Duration::ZERO));
     let acquired = stream.next().await;
     assert!(
         matches!(acquired, Some(HoldEvent::Acquired { .. })),
@@ -99,14 +99,19 @@ async fn assert_stays(service: &LockService, store: &ScriptedStore, held: &Claim
 async fn a_lease_that_a_stream_has_stepped_back_is_counted_when_the_stream_has_closed() {
     let (service, store) = service(1, Behavior::Answered);
     let claim = claim();
-    let mut stream = service.hold(Arc::new(claim.clone()), Some(Duration::ZERO));
+    let mut stream = stores::stream_of(&service, Arc::new(claim.clone()), Some(Duration::ZERO));
     let acquired = stream.next().await;
     assert!(
         matches!(acquired, Some(HoldEvent::Acquired { .. })),
         "{acquired:?}"
     );
     let released = service
-        .release(claim.names.clone(), claim.token, Some(hold_count(1)))
+        .release(
+            claim.names.clone(),
+            claim.token,
+            Some(hold_count(1)),
+            |_| {},
+        )
         .await;
     let released = released.expect("the store answers");
     assert!(
@@ -123,7 +128,11 @@ async fn a_lease_that_goes_back_to_an_earlier_request_is_counted() {
     let claim = claim();
     assert!(hold(&service, &claim).await);
     // Nobody reads what it is granted.
-    drop(service.hold(Arc::new(claim.clone()), Some(Duration::ZERO)));
+    drop(stores::stream_of(
+        &service,
+        Arc::new(claim.clone()),
+        Some(Duration::ZERO),
+    ));
     assert_stays(&service, &store, &claim).await;
 }
 
@@ -311,7 +320,12 @@ async fn a_renewal_of_what_nobody_holds_counts_nothing() {
         .await;
     assert!(matches!(renewed, Ok(Renewed::NotHolder(_))), "{renewed:?}");
     let released = service
-        .release(other.names.clone(), other.token, Some(hold_count(1)))
+        .release(
+            other.names.clone(),
+            other.token,
+            Some(hold_count(1)),
+            |_| {},
+        )
         .await;
     assert!(
         matches!(released.as_deref(), Ok([Released::NotHolder(_)])),
@@ -352,7 +366,7 @@ async fn a_waiter_without_room_leaves_the_queue_before_it_is_granted() {
     })
     .await;
     others
-        .release(held.names.clone(), held.token, None)
+        .release(held.names.clone(), held.token, None, |_| {})
         .await
         .unwrap();
     for waiting in waiting {

@@ -110,7 +110,9 @@ async fn a_renewal_before_the_grant_is_counted_does_not_keep_it() {
             (view.unwrap().queue.length == 1).then_some(())
         })
         .await;
-        let released = others.release(held.names.clone(), held.token, None).await;
+        let released = others
+            .release(held.names.clone(), held.token, None, |_| {})
+            .await;
         released.expect("the store answers");
         eventually("a renewal finds it granted", async || {
             let options = RenewOptions::default();

@@ -1,13 +1,16 @@
 //! Opens stores and services for tests. Only this file knows how a store is constructed.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::config::{
     ClusterAddress, QuorumNode, RedisAddress, RedisConfig, RedisTls, SentinelAddress, WaitingConfig,
 };
-use leasehold::service::LockService;
+use leasehold::domain::Claim;
+use leasehold::limits::Gate;
 use leasehold::service::metrics::LockMetrics;
+use leasehold::service::{Hold, LockService};
 use leasehold::store::assignment::AssignFences;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::quorum::{Drift, QuorumStore};
@@ -150,4 +153,9 @@ pub(crate) fn service_with(
 ) -> LockService {
     let (metrics, draining) = (LockMetrics::new(metrics), CancellationToken::new());
     LockService::new(store, timeout, waiting, metrics, draining)
+}
+
+/// A stream that holds the locks of the claim. Nothing revokes it or limits its renewals.
+pub(crate) fn stream_of(service: &LockService, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
+    service.hold(claim, wait, pending(), (), Gate::new(usize::MAX))
 }

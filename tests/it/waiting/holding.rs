@@ -13,6 +13,7 @@ use crate::support::fixture::{
     READ, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, names, reader, rival, ttl,
 };
 use crate::support::scripted_store::ScriptedStore;
+use crate::support::stores::stream_of;
 
 /// A claim with a lease of three seconds.
 pub(super) fn brief() -> Arc<Claim> {
@@ -41,7 +42,7 @@ async fn queued(hold: &mut Hold) -> Position {
 async fn a_lease_is_renewed_while_its_stream_is_open_and_then_released() {
     let (service, _) = ScriptedStore::service();
     let claim = brief();
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     acquired(&mut hold).await;
     for _ in 0..10 {
         let since = Instant::now();
@@ -59,7 +60,7 @@ async fn a_waiting_stream_reports_its_position() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let first = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    let mut hold = service.hold(Arc::new(rival(&holder)), None);
+    let mut hold = stream_of(&service, Arc::new(rival(&holder)), None);
     let at = |position| Position {
         position,
         queue_length: position,
@@ -80,7 +81,7 @@ async fn a_waiting_stream_reports_its_position() {
 async fn a_stream_waits_for_as_long_as_it_lives() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
-    let mut hold = service.hold(Arc::new(rival(&holder)), None);
+    let mut hold = stream_of(&service, Arc::new(rival(&holder)), None);
     queued(&mut hold).await;
     let keeps = async {
         for _ in 0..20 {
@@ -100,14 +101,14 @@ async fn a_stream_that_is_closed_leaves_the_queue_and_keeps_its_place() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     queued(&mut hold).await;
     drop(hold);
     settle().await;
     assert_eq!(view(&service, &holder).await.queue.length, 0);
-    let mut later = service.hold(Arc::new(rival(&holder)), None);
+    let mut later = stream_of(&service, Arc::new(rival(&holder)), None);
     queued(&mut later).await;
-    let mut again = service.hold(claim, None);
+    let mut again = stream_of(&service, claim, None);
     queued(&mut again).await;
     releases(&service, &holder).await;
     acquired(&mut again).await;
@@ -117,9 +118,9 @@ async fn a_stream_that_is_closed_leaves_the_queue_and_keeps_its_place() {
 async fn a_stream_reports_the_eviction_of_its_lock() {
     let (service, _) = ScriptedStore::service();
     let claim = brief();
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     acquired(&mut hold).await;
-    let evicted = service.evict(lock_of(&claim).clone(), "repair".to_owned());
+    let evicted = service.evict(lock_of(&claim).clone(), "repair".to_owned(), |_| {});
     evicted.await.unwrap();
     let since = Instant::now();
     match hold.next().await {
@@ -139,15 +140,15 @@ async fn every_stream_reports_the_eviction_of_one_of_its_locks_at_once() {
     let reading_one = in_mode(&claim_on(&second), READ);
     let mut holds = Vec::new();
     for claim in [&reading, &reader(&reading), &reading_one] {
-        let mut hold = service.hold(Arc::new(claim.clone()), None);
+        let mut hold = stream_of(&service, Arc::new(claim.clone()), None);
         acquired(&mut hold).await;
         holds.push(hold);
     }
     let other = claim();
-    let mut unconcerned = service.hold(Arc::new(other.clone()), None);
+    let mut unconcerned = stream_of(&service, Arc::new(other.clone()), None);
     acquired(&mut unconcerned).await;
     let since = Instant::now();
-    service.evict(second, String::new()).await.unwrap();
+    service.evict(second, String::new(), |_| {}).await.unwrap();
     for mut hold in holds {
         let event = hold.next().await;
         let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Evicted { .. })));
@@ -161,9 +162,9 @@ async fn every_stream_reports_the_eviction_of_one_of_its_locks_at_once() {
 async fn a_stream_reports_the_release_of_its_claim_at_once_and_others_do_not() {
     let (service, _) = ScriptedStore::service();
     let reading = in_mode(&brief(), READ);
-    let mut hold = service.hold(Arc::new(reading.clone()), None);
+    let mut hold = stream_of(&service, Arc::new(reading.clone()), None);
     acquired(&mut hold).await;
-    let mut unconcerned = service.hold(Arc::new(reader(&reading)), None);
+    let mut unconcerned = stream_of(&service, Arc::new(reader(&reading)), None);
     acquired(&mut unconcerned).await;
     let since = Instant::now();
     releases(&service, &reading).await;
@@ -181,10 +182,10 @@ async fn a_stream_reports_the_release_of_its_claim_at_once_and_others_do_not() {
 async fn a_stream_reports_its_eviction_although_the_message_was_lost() {
     let (service, store) = ScriptedStore::service();
     let claim = brief();
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     acquired(&mut hold).await;
     store.loses_messages();
-    let evicted = service.evict(lock_of(&claim).clone(), String::new());
+    let evicted = service.evict(lock_of(&claim).clone(), String::new(), |_| {});
     evicted.await.unwrap();
     let event = hold.next().await;
     let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Evicted { .. })));
@@ -194,7 +195,7 @@ async fn a_stream_reports_its_eviction_although_the_message_was_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_lost_when_it_expires_and_not_when_the_store_is_down() {
     let (service, store) = ScriptedStore::service();
-    let mut hold = service.hold(brief(), None);
+    let mut hold = stream_of(&service, brief(), None);
     acquired(&mut hold).await;
     store.goes_down(true);
     sleep(Duration::from_millis(2_500)).await;
@@ -215,10 +216,10 @@ async fn a_lease_is_lost_when_it_expires_and_not_when_the_store_is_down() {
 async fn a_draining_process_keeps_the_lease_for_its_client() {
     let (service, store) = ScriptedStore::service();
     let claim = brief();
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     acquired(&mut hold).await;
     let waiting = Arc::new(rival(&claim));
-    let mut behind = service.hold(Arc::clone(&waiting), None);
+    let mut behind = stream_of(&service, Arc::clone(&waiting), None);
     queued(&mut behind).await;
     service.drain();
     for stream in [hold, behind] {
@@ -231,13 +232,13 @@ async fn a_draining_process_keeps_the_lease_for_its_client() {
         LockState::Held(_)
     ));
     let service = store.another_service(|_| {});
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     match hold.next().await {
         Some(HoldEvent::Acquired { replayed, .. }) => assert!(replayed),
         other => panic!("{other:?}"),
     }
     let later = Waiting::queued(&service, &Arc::new(rival(&claim)), LONG_WAIT).await;
-    let mut behind = service.hold(waiting, None);
+    let mut behind = stream_of(&service, waiting, None);
     queued(&mut behind).await;
     drop(hold);
     acquired(&mut behind).await;
@@ -248,10 +249,8 @@ async fn a_draining_process_keeps_the_lease_for_its_client() {
 async fn a_stream_that_does_not_ask_to_wait_is_refused() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
-    let refused: Vec<_> = service
-        .hold(Arc::new(rival(&holder)), Some(Duration::ZERO))
-        .collect()
-        .await;
+    let unwilling = stream_of(&service, Arc::new(rival(&holder)), Some(Duration::ZERO));
+    let refused: Vec<_> = unwilling.collect().await;
     assert!(
         matches!(
             refused[..],
@@ -261,7 +260,11 @@ async fn a_stream_that_does_not_ask_to_wait_is_refused() {
         ),
         "{refused:?}"
     );
-    let hold = service.hold(Arc::new(rival(&holder)), Some(Duration::from_secs(2)));
+    let hold = stream_of(
+        &service,
+        Arc::new(rival(&holder)),
+        Some(Duration::from_secs(2)),
+    );
     let events: Vec<_> = hold.collect().await;
     assert!(
         matches!(
@@ -284,9 +287,9 @@ async fn a_former_stream_does_not_release_what_the_new_one_holds() {
             min_hold,
             ..Claim::clone(&brief())
         });
-        let mut former = service.hold(Arc::clone(&claim), None);
+        let mut former = stream_of(&service, Arc::clone(&claim), None);
         acquired(&mut former).await;
-        let mut new = service.hold(Arc::clone(&claim), None);
+        let mut new = stream_of(&service, Arc::clone(&claim), None);
         acquired(&mut new).await;
         drop(former);
         settle().await;
@@ -306,7 +309,7 @@ async fn a_stream_that_takes_over_and_closes_at_once_releases_the_lock() {
     let (service, _) = ScriptedStore::service();
     let claim = brief();
     takes(&service, &claim).await;
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     acquired(&mut hold).await;
     drop(hold);
     settle().await;
@@ -321,7 +324,7 @@ async fn a_request_of_another_kind_takes_the_lease_from_its_stream() {
             min_hold,
             ..Claim::clone(&brief())
         });
-        let mut hold = service.hold(Arc::clone(&claim), None);
+        let mut hold = stream_of(&service, Arc::clone(&claim), None);
         acquired(&mut hold).await;
         let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
         let answer = answer.unwrap();
@@ -352,7 +355,7 @@ async fn a_stream_renews_with_the_ttl_of_the_lease_that_it_took_over() {
         ttl: ttl(Duration::from_secs(60)),
         ..Claim::clone(&held)
     });
-    let mut hold = service.hold(lasting, None);
+    let mut hold = stream_of(&service, lasting, None);
     acquired(&mut hold).await;
     for _ in 0..10 {
         let event = hold.next().await;
@@ -363,7 +366,7 @@ async fn a_stream_renews_with_the_ttl_of_the_lease_that_it_took_over() {
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_reads_late_gets_the_remaining_time_as_of_then() {
     let (service, _) = ScriptedStore::service();
-    let mut hold = service.hold(brief(), None);
+    let mut hold = stream_of(&service, brief(), None);
     sleep(Duration::from_millis(2_500)).await;
     match hold.next().await {
         Some(HoldEvent::Acquired { lease, .. }) => {
@@ -372,7 +375,7 @@ async fn a_listener_that_reads_late_gets_the_remaining_time_as_of_then() {
         }
         other => panic!("{other:?}"),
     }
-    let mut hold = service.hold(brief(), None);
+    let mut hold = stream_of(&service, brief(), None);
     sleep(Duration::from_millis(3_500)).await;
     let events: Vec<_> = hold.by_ref().collect().await;
     assert!(
@@ -386,7 +389,7 @@ async fn a_listener_that_reads_late_gets_the_remaining_time_as_of_then() {
 async fn a_client_that_does_not_read_loses_the_lock_when_its_lease_expires() {
     let (service, _) = ScriptedStore::service();
     let claim = brief();
-    let _hold = service.hold(Arc::clone(&claim), None);
+    let _hold = stream_of(&service, Arc::clone(&claim), None);
     sleep(Duration::from_secs(6)).await;
     assert_eq!(view(&service, &claim).await.state, LockState::Free);
 }

@@ -16,6 +16,7 @@ use crate::support::fixture::{
     ttl,
 };
 use crate::support::scripted_store::{Behavior, ScriptedStore};
+use crate::support::stores::stream_of;
 
 #[tokio::test(start_paused = true)]
 async fn a_released_lock_is_handed_on_at_once_in_the_order_of_arrival() {
@@ -87,7 +88,7 @@ async fn a_wait_that_refreshes_its_ticket_sends_its_place() {
     });
     takes(&service, &holder).await;
     let claim = Arc::new(rival(&holder));
-    let mut events = service.hold(Arc::clone(&claim), None);
+    let mut events = stream_of(&service, Arc::clone(&claim), None);
     events.next().await.expect("it waits");
     sleep(Duration::from_secs(120)).await;
     let tickets = store.tickets_of(&claim);

@@ -14,6 +14,7 @@ use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, assert_idle, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{LONG, SHORT, claim, for_short, rival, ttl};
 use crate::support::scripted_store::{Behavior, Operation, ScriptedStore, unavailable};
+use crate::support::stores::stream_of;
 
 /// The longest time until a retry, after the store is back.
 const SOON: Duration = Duration::from_millis(1_010);
@@ -111,7 +112,7 @@ async fn the_lock_of_a_closed_stream_is_released_after_a_long_outage() {
     for goes in WAYS {
         let (service, store) = ScriptedStore::service();
         let claim = Arc::new(claim());
-        let mut hold = service.hold(Arc::clone(&claim), None);
+        let mut hold = stream_of(&service, Arc::clone(&claim), None);
         let event = hold.next().await;
         assert!(
             matches!(event, Some(HoldEvent::Acquired { .. })),
@@ -133,7 +134,7 @@ async fn a_lease_that_was_taken_over_is_rolled_back_after_a_long_outage() {
             ttl: ttl(Duration::from_secs(3)),
             ..Claim::clone(&claim)
         });
-        let mut hold = service.hold(brief, None);
+        let mut hold = stream_of(&service, brief, None);
         if is_delivered {
             let event = hold.next().await;
             assert!(
@@ -161,7 +162,7 @@ async fn a_stream_that_is_told_that_its_lease_expired_releases_what_its_renewals
     let store = Arc::new(store);
     let service = store.another_service(|_| {});
     let claim = brief();
-    let mut hold = service.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&service, Arc::clone(&claim), None);
     acquired(&mut hold).await;
     let event = hold.next().await;
     let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Expired)));
@@ -175,7 +176,7 @@ async fn a_stream_that_is_told_that_its_lease_expired_releases_what_its_renewals
 async fn a_stream_whose_renewals_were_refused_releases_nothing() {
     let store = ScriptedStore::default().with(Operation::Renew, Behavior::Fails(unavailable()));
     let store = Arc::new(store);
-    let mut hold = store.another_service(|_| {}).hold(brief(), None);
+    let mut hold = stream_of(&store.another_service(|_| {}), brief(), None);
     acquired(&mut hold).await;
     let event = hold.next().await;
     let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Expired)));
@@ -238,13 +239,13 @@ async fn a_stream_that_closes_before_it_has_received_the_lease_leaves_it_as_it_w
     let (service, _) = ScriptedStore::service();
     let claim = brief();
     takes(&service, &claim).await;
-    drop(service.hold(Arc::clone(&claim), None));
+    drop(stream_of(&service, Arc::clone(&claim), None));
     settle().await;
     assert!(is_held(&service, &claim).await);
 
-    let mut former = service.hold(Arc::clone(&claim), None);
+    let mut former = stream_of(&service, Arc::clone(&claim), None);
     acquired(&mut former).await;
-    drop(service.hold(Arc::clone(&claim), None));
+    drop(stream_of(&service, Arc::clone(&claim), None));
     settle().await;
     assert!(is_held(&service, &claim).await);
     drop(former);

@@ -15,7 +15,7 @@ use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, assert_at_once, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{claim, claim_on_all, fresh_name, lock_of, names, rival};
 use crate::support::scripted_store::{Operation, ScriptedStore};
-use crate::support::stores::OPERATION_TIMEOUT;
+use crate::support::stores::{OPERATION_TIMEOUT, stream_of};
 
 /// A slot for one operation of one peer.
 async fn slot_of(peer: &Arc<PeerLimits>) -> Slot {
@@ -78,7 +78,7 @@ async fn a_stream_whose_answer_is_not_read_is_no_operation_in_flight() {
     let (all, peer) = (Gate::new(1), Arc::new(with_one_of_each()));
     for claim in [claim(), rival(&holder)] {
         let within = service.within(slot_within(&all, &peer, None).await);
-        let _unread = within.hold(Arc::new(claim), Some(Duration::ZERO));
+        let _unread = stream_of(&within, Arc::new(claim), Some(Duration::ZERO));
         settle().await;
         let _both = (occupied(&all).await, occupied(&peer.operations).await);
     }
@@ -183,7 +183,7 @@ async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
     let permit = RequestPermit::new(of_peer, of_all, Arc::clone(&peer));
     let slot = slot_within(&Gate::new(1), &peer, Some(permit)).await;
     let within = service.within(slot);
-    let mut hold = within.hold(Arc::clone(&claim), None);
+    let mut hold = stream_of(&within, Arc::clone(&claim), None);
     acquired(&mut hold).await;
     let another = occupied(&peer.closings).await;
     drop((hold, within));
@@ -202,7 +202,7 @@ async fn a_stream_that_holds_occupies_no_slot() {
     let (service, _) = ScriptedStore::service();
     let peer = Arc::new(with_one_of_each());
     let within = service.within(slot_of(&peer).await);
-    let mut hold = within.hold(brief(), None);
+    let mut hold = stream_of(&within, brief(), None);
     acquired(&mut hold).await;
     settle().await;
     occupied(&peer.operations).await;
@@ -227,7 +227,10 @@ async fn the_next_answer_is_expected_to_list_as_many_holders() {
         AcquireOutcome::Refused(Refused::Blocked(_))
     ));
     assert_eq!(service.expected_holders(names), 8);
-    service.evict(lock.clone(), String::new()).await.unwrap();
+    service
+        .evict(lock.clone(), String::new(), |_| {})
+        .await
+        .unwrap();
     for expected in [4, 2, 1, 0] {
         service.inspect(&lock).await.unwrap();
         assert_eq!(service.expected_holders(names), expected);
@@ -240,7 +243,7 @@ async fn a_stream_renews_within_the_limit_of_its_peer() {
     let (service, _) = ScriptedStore::service();
     let peer = Arc::new(with_one_of_each());
     let within = service.within(slot_of(&peer).await);
-    let mut hold = within.hold(brief(), None);
+    let mut hold = stream_of(&within, brief(), None);
     acquired(&mut hold).await;
     let another = occupied(&peer.renewals).await;
     sleep(Duration::from_millis(1_500)).await;
@@ -263,7 +266,7 @@ async fn a_stream_renews_within_the_limit_of_its_peer() {
 async fn a_stream_renews_within_the_limit_of_all() {
     let (service, _) = ScriptedStore::service();
     let all = Gate::new(1);
-    let mut hold = service.hold_until(brief(), None, pending(), (), all.clone());
+    let mut hold = service.hold(brief(), None, pending(), (), all.clone());
     acquired(&mut hold).await;
     let another = occupied(&all).await;
     sleep(Duration::from_millis(1_500)).await;

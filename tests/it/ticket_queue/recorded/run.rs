@@ -172,7 +172,9 @@ impl Run {
             return;
         }
         let claim = Arc::clone(&self.claims[claim]);
-        let released = self.service.release(claim.names.clone(), claim.token, None);
+        let released = self
+            .service
+            .release(claim.names.clone(), claim.token, None, |_| {});
         released.await.unwrap();
         for (party, own) in self.parties.iter_mut().zip(&self.claims) {
             if own.token == claim.token {
