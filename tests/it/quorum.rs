@@ -2,6 +2,7 @@
 //! other nodes do, and that all of them end where the majority is. The contract itself runs in `contract`.
 
 mod assignment;
+mod attempts;
 mod contenders;
 mod disagreement;
 mod early_ends;
