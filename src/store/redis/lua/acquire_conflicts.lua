@@ -48,7 +48,7 @@ for _, lock in ipairs(wait and locks or {}) do
 end
 -- A claim that has its place keeps it when memory is full, and is granted at its turn: a later one might be otherwise. ZREM of
 -- nothing first: it is allowed then, and a script that has written may keep writing.
-if tickets > 0 or wait and wait.sequence ~= '' then
+if not is_new then
     call('ZREM', queue_key(locks[1]), '')
 end
 -- This process has no waiter before this claim, so any entry before it is left over from a request that has ended.
