@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::super::state::StoreTime;
 use super::FileJournal;
+use crate::store::state::StoreTime;
 
 /// How old the clocks on the disk may become while there are leases but no changes.
 const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);

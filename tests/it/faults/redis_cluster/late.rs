@@ -145,7 +145,7 @@ async fn before(number: usize, cluster: &RedisCluster) -> Proxy {
 async fn release(process: &Replica, claim: &Claim) {
     let released = process
         .service
-        .release(claim.names.clone(), claim.token, None)
+        .release(claim.names.clone(), claim.token, None, |_| {})
         .await;
     released.expect("it answers");
 }
