@@ -169,7 +169,7 @@ async fn what_needs_a_right_needs_it_there_too() {
         assert_eq!(answer.status, 401);
         assert!(!answer.headers.contains_key("allow"));
         assert!(!answer.detail().contains("only"), "{}", answer.detail());
-        let answer = api.send(with(post("/metrics"), "reader")).await;
+        let answer = api.send(with(post("/metrics"), "admin")).await;
         assert_eq!(answer.refusal(), (405, "method_not_allowed".to_owned()));
         assert!(answer.detail().ends_with("only GET, HEAD"));
     }
