@@ -7,6 +7,7 @@ mod full;
 mod power;
 mod reserve;
 mod restarts;
+mod set_back;
 mod size;
 
 use std::path::Path;

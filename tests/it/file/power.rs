@@ -16,7 +16,7 @@ use crate::support::{eventually, stores};
 const FILE: &str = "leases.redb";
 const ROUNDS: usize = 8;
 
-fn serve_on(disk: &FaultyDisk, directory: &Path) -> Serving {
+pub(super) fn serve_on(disk: &FaultyDisk, directory: &Path) -> Serving {
     let mut command = leasehold(&[]);
     disk.attach(&mut command);
     Serving::start_as(command, &["--store", &url_of(directory)])

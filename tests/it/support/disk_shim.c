@@ -1,4 +1,4 @@
-/* Preloaded into Leasehold, this stands for a disk that loses power or fails, for the files whose names contain
+/* Preloaded into Leasehold, this stands for a disk that loses power, fails or lies, for the files whose names contain
  * DISK_FILES.
  *
  * Each write is noted in the file DISK_UNDO, with what was there before, until the file is synchronized: a test that kills
@@ -10,7 +10,8 @@
  * has DISK_STOP, the process is killed before that many of its next steps on the disk, after the first such failure.
  *
  * While the file DISK_FAILS exists, synchronizing fails with EIO. As on Linux, the next call succeeds, although what the
- * failed one was to write may be lost: its notes go to the file DISK_LOST, and stay there. */
+ * failed one was to write may be lost: its notes go to the file DISK_LOST, and stay there. While the file DISK_LIES exists,
+ * synchronizing succeeds, and its notes go there, too. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -184,7 +185,7 @@ static int sync_with(int file, const char *name) {
     pthread_mutex_lock(&lock);
     int result = next(file);
     int fails = !access(getenv("DISK_FAILS"), F_OK);
-    if (fails) lose();
+    if (fails || !access(getenv("DISK_LIES"), F_OK)) lose();
     if (truncate(getenv("DISK_UNDO"), 0) && errno != ENOENT) abort();
     pthread_mutex_unlock(&lock);
     if (fails) {
