@@ -15,6 +15,7 @@ mod losses;
 mod neighbours;
 mod network;
 mod outages;
+mod overlaps;
 mod partitions;
 mod pauses;
 mod quorum;

@@ -8,6 +8,7 @@ mod full;
 mod power;
 mod reserve;
 mod restarts;
+mod set_back;
 mod size;
 mod start;
 

@@ -18,7 +18,7 @@ use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 const FILE: &str = "leases.redb";
 
 /// Starts a process that is expected to refuse, and returns what it says.
-fn refused(directory: &Path) -> String {
+pub(super) fn refused(directory: &Path) -> String {
     refused_by(&["--listen", "127.0.0.1:0", "--store", &url_of(directory)])
 }
 

@@ -1,4 +1,4 @@
-//! A disk that loses power, fails or is full, for the file store (`support/disk_shim.c`).
+//! A disk that loses power, fails, lies or is full, for the file store (`support/disk_shim.c`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -49,7 +49,8 @@ impl FaultyDisk {
             .env("DISK_UNDO", self.record("undo"))
             .env("DISK_LOST", self.record("lost"))
             .env("DISK_FAILS", self.record("fails"))
-            .env("DISK_KILLS", self.record("kills"));
+            .env("DISK_KILLS", self.record("kills"))
+            .env("DISK_LIES", self.record("lies"));
     }
 
     /// The same for the store in this directory, whose disk can be [full](Self::limit). If `stop` is given, the process is
@@ -107,6 +108,11 @@ impl FaultyDisk {
     /// Ends [`fail`](Self::fail).
     pub(crate) fn repair(&self) {
         fs::remove_file(self.record("fails")).expect("the disk has failed");
+    }
+
+    /// From now on, it says that it has synchronized what it may still lose.
+    pub(crate) fn lie(&self) {
+        File::create(self.record("lies")).expect("a file of our own");
     }
 
     /// Loses power, after the process was killed: of each sector that was not synchronized, any of the contents that it

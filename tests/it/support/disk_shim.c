@@ -1,4 +1,4 @@
-/* Preloaded into Leasehold, this stands for a disk that loses power or fails, for the files whose names contain
+/* Preloaded into Leasehold, this stands for a disk that loses power, fails or lies, for the files whose names contain
  * DISK_FILES.
  *
  * Each write is noted in the file DISK_UNDO, with what was there before, until the file is synchronized: a test that kills
@@ -12,8 +12,9 @@
  * failure.
  *
  * While the file DISK_FAILS exists, synchronizing fails with the error whose number it has. As on Linux, the next call
- * succeeds, although what the failed one was to write may be lost: its notes go to the file DISK_LOST. What is written and
- * synchronized later in the same place is not lost any more, which another note there says.
+ * succeeds, although what the failed one was to write may be lost: its notes go to the file DISK_LOST. While the file
+ * DISK_LIES exists, synchronizing succeeds, and its notes go there, too. What is written and synchronized later in the same
+ * place is not lost any more, which another note there says.
  *
  * While the file DISK_KILLS exists, the process is killed before it gives another file one of the names. */
 #define _GNU_SOURCE
@@ -211,7 +212,8 @@ static int sync_with(int file, const char *name) {
     pthread_mutex_lock(&lock);
     int result = next(file);
     int error = failure();
-    if (error || has_lost()) add_to_lost(error != 0);
+    int is_lost = error || !access(getenv("DISK_LIES"), F_OK);
+    if (is_lost || has_lost()) add_to_lost(is_lost);
     if (truncate(getenv("DISK_UNDO"), 0) && errno != ENOENT) abort();
     pthread_mutex_unlock(&lock);
     if (error) {

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold::config::RedisConfig;
+use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, StoreError};
 
+use super::partitions::cut_replication;
 use super::{config, held_on, is_recovering, is_renewed, lasting, rival};
-use crate::faults::Replica;
+use crate::faults::{Replica, lasting_claims};
 use crate::support::cluster::RedisCluster;
 use crate::support::fixture::claim;
 use crate::support::redis_server::RedisOptions;
@@ -17,18 +20,24 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A cluster in which every primary has a replica, and a process to which the replicas have to confirm.
 async fn confirmed(primaries: usize) -> (RedisCluster, Replica) {
-    confirmed_within(WAIT_TIMEOUT * 5, primaries).await
+    confirmed_within(WAIT_TIMEOUT * 5, primaries, 1).await
 }
 
-/// The same, with this `redis.wait_timeout`.
-async fn confirmed_within(wait_timeout: Duration, primaries: usize) -> (RedisCluster, Replica) {
+/// The same, with this `redis.wait_timeout` and this number of replicas of each primary.
+async fn confirmed_within(
+    wait_timeout: Duration,
+    primaries: usize,
+    replicas: usize,
+) -> (RedisCluster, Replica) {
     let mut cluster = RedisCluster::start(primaries, RedisOptions::forgetful()).await;
     for primary in 0..primaries {
-        cluster.replica(primary, RedisOptions::forgetful()).await;
-        cluster.nodes[primary].is_confirmed_by(1).await;
+        for _ in 0..replicas {
+            cluster.replica(primary, RedisOptions::forgetful()).await;
+        }
+        cluster.nodes[primary].is_confirmed_by(replicas).await;
     }
     let config = RedisConfig {
-        wait_replicas: 1,
+        wait_replicas: replicas,
         wait_timeout,
         ..config()
     };
@@ -40,7 +49,7 @@ async fn confirmed_within(wait_timeout: Duration, primaries: usize) -> (RedisClu
 
 #[tokio::test]
 async fn what_is_reported_is_confirmed_by_the_replicas_of_its_primary() {
-    let (mut cluster, replica) = confirmed_within(WAIT_TIMEOUT, 1).await;
+    let (mut cluster, replica) = confirmed_within(WAIT_TIMEOUT, 1, 1).await;
     let held = lasting(claim());
     replica.granted(&held).await;
     cluster.nodes[1].kill();
@@ -50,6 +59,45 @@ async fn what_is_reported_is_confirmed_by_the_replicas_of_its_primary() {
         (error.fault() == Fault::Unreplicated).then_some(())
     })
     .await;
+}
+
+/// The replica that takes over is the one that misses writes, and the other one follows it.
+#[tokio::test]
+async fn of_two_replicas_a_failover_to_either_loses_nothing_that_was_reported() {
+    const LOCKS: usize = 20;
+    let (mut cluster, replica) = confirmed_within(WAIT_TIMEOUT, 1, 2).await;
+    let reported = lasting_claims("before", LOCKS);
+    for held in &reported {
+        replica.granted(held).await;
+    }
+    for [primary, behind] in [[0, 1], [1, 2]] {
+        cut_replication(&cluster.nodes[primary], &cluster.nodes[behind]).await;
+        // Some of these wait for the grace of the failover before.
+        let claims = lasting_claims(&format!("while-{behind}-is-behind"), LOCKS);
+        let answers = join_all(claims.iter().map(|claim| replica.acquire(claim))).await;
+        let is_granted = |answer: &Result<AcquireOutcome, StoreError>| {
+            let outcome = answer.as_ref().ok();
+            outcome.and_then(AcquireOutcome::kind).is_some()
+        };
+        assert!(!answers.iter().any(is_granted), "{answers:?}");
+        let renewals = join_all(reported.iter().map(|held| replica.renew(held))).await;
+        let faults = renewals.into_iter().map(|renewal| {
+            let error = renewal.expect_err("one of the two lacks it");
+            error.fault()
+        });
+        // Nothing but that one was missing.
+        let faults: Vec<_> = faults.collect();
+        assert!(faults.contains(&Fault::Unreplicated), "{faults:?}");
+        cluster.nodes[primary].kill();
+        let take_over = ["CLUSTER", "FAILOVER", "TAKEOVER"];
+        cluster.nodes[behind].command(&take_over).await;
+        cluster.nodes[primary].restart().await;
+        cluster.nodes[behind].is_confirmed_by(2).await;
+        for held in &reported {
+            is_renewed(&replica, held).await;
+        }
+    }
+    println!("{LOCKS} leases, kept through two failovers");
 }
 
 /// The nodes of a cluster replicate no messages, so a barrier is a write, and Redis refuses most writes then.
@@ -126,19 +174,7 @@ async fn a_failback_within_a_check_interval_is_noticed_by_a_process_that_it_took
     let store = stores::cluster_store(&cluster.address(), &config).await;
     let replica = Replica::on(store.expect("the store opens"));
     primary.is_in_step_with(promoted).await;
-    for words in [["masteruser", "nobody"], ["masterauth", "wrong"]] {
-        promoted
-            .command(&["CONFIG", "SET", words[0], words[1]])
-            .await;
-    }
-    primary
-        .command(&["CLIENT", "KILL", "TYPE", "replica"])
-        .await;
-    eventually("it cannot follow any more", async || {
-        let link = promoted.info("replication", "master_link_status").await;
-        (link == "down").then_some(())
-    })
-    .await;
+    cut_replication(primary, promoted).await;
     let (held, _) = held_on(0, &cluster, &replica).await;
     for node in [promoted, primary] {
         let words = ["CLUSTER", "FAILOVER", "TAKEOVER"];

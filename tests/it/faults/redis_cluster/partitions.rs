@@ -97,7 +97,7 @@ impl Bus {
 }
 
 /// Cuts the link over which a replica follows its primary.
-async fn cut_replication(primary: &RedisServer, replica: &RedisServer) {
+pub(super) async fn cut_replication(primary: &RedisServer, replica: &RedisServer) {
     for [option, value] in [["masteruser", "nobody"], ["masterauth", "wrong"]] {
         replica.command(&["CONFIG", "SET", option, value]).await;
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use leasehold::store::LockStore;
+use leasehold::store::{Fault, LockStore};
 
-use super::{cluster, held_on, lasting, open, replica, rival};
+use super::{cluster, held_on, lasting, locks_on, open, replica, rival};
 use crate::support::eventually;
-use crate::support::fixture::{Fixture, claim, lock_of};
+use crate::support::fixture::{Fixture, claim, claim_on, lock_of};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
 async fn set_policy(node: &RedisServer, policy: &str) {
@@ -50,6 +50,35 @@ async fn a_primary_that_becomes_unfit_is_named_and_grants_nothing_while_the_othe
     set_policy(&cluster.nodes[1], "noeviction").await;
     eventually("it grants again", async || {
         replica.acquire(&lasting(rival(&unfit))).await.ok()?.kind()
+    })
+    .await;
+}
+
+/// Renewals and releases need no room there.
+#[tokio::test]
+async fn beside_a_full_primary_locks_of_the_others_are_granted() {
+    let cluster = cluster().await;
+    let replica = replica(&cluster).await;
+    let (held, _) = held_on(1, &cluster, &replica).await;
+    let on_full = locks_on([1], &cluster, &replica).await;
+    let elsewhere = locks_on([0, 2], &cluster, &replica).await;
+    let set_limit = async |bytes: &str| {
+        let words = ["CONFIG", "SET", "maxmemory", bytes];
+        cluster.nodes[1].command(&words).await;
+    };
+    set_limit("1").await;
+    let of_full = lasting(claim_on(&on_full[0]));
+    let refused = replica.acquire(&of_full).await;
+    let fault = refused.expect_err("it needs room").fault();
+    assert_eq!(fault, Fault::Full);
+    for lock in &elsewhere {
+        replica.granted(&lasting(claim_on(lock))).await;
+    }
+    replica.assert_holds(&held).await;
+    replica.release(&held).await.expect("it answers");
+    set_limit("0").await;
+    eventually("it grants again", async || {
+        replica.acquire(&of_full).await.ok()?.kind()
     })
     .await;
 }
