@@ -6,6 +6,7 @@ mod foreign_keys;
 mod heads;
 mod listings;
 mod peers;
+mod shared_redis;
 mod unread;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

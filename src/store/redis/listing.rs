@@ -1,10 +1,11 @@
 //! Work that visits every lock: listings, the count of held locks, and corrections after a clock that was set back. It
-//! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests. `scanning` visits the keys, and
-//! `progress` knows when they are too many.
+//! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests. `scanning` visits the keys,
+//! `step_size` decides how many at once, and `progress` knows when they are too many.
 
 mod progress;
 mod scanning;
 mod snapshots;
+mod step_size;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +28,13 @@ use super::{RedisStore, UNPOISONED, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::{Deadlines, ListQuery, StoreError};
 
-/// How many keys one step of a scan visits: few, because a request of anybody may have to wait for the whole step. Without
-/// foreign keys a step takes longer, because it reads what it finds.
-const SCAN_STEP: usize = 100;
 /// How often a scan begins anew because slots of a cluster have moved meanwhile.
 const ROUNDS_MAX: usize = 5;
 /// How long a scan waits for the slots of locks that are on their way, and how often it looks.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MOVE_PAUSE: Duration = Duration::from_millis(100);
-/// How many locks one step reads in full.
-const PAGE_STEP: usize = 16;
+/// How many locks one step reads in full: about a tenth of a millisecond.
+const PAGE_STEP: usize = 8;
 /// Held locks are counted at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 /// How long a count may take: at its pace, some hundred million keys.

@@ -1,4 +1,4 @@
-//! Another program on the same Redis, whose scripts let everybody wait.
+//! Another program on the same Redis, whose scripts let everybody wait, and its keys.
 
 use std::time::Duration;
 
@@ -19,7 +19,21 @@ const SPIN: &str =
 /// The steps with which its speed is measured.
 const TRIED: u64 = 2_000_000;
 
+/// The keys of the other program begin with this, and end with a number.
+pub(crate) const FOREIGN_KEY: &str = "foreign:";
+
+const FILL: &str = "for number = ARGV[2], ARGV[3] do redis.call('SET', ARGV[1] .. number, 'x') end";
+
 impl RedisServer {
+    /// Writes this number of keys of the other program into database 0, in steps of ten thousand.
+    pub(crate) async fn fill_with_foreign_keys(&self, count: usize) {
+        for first in (0..count).step_by(10_000) {
+            let (first, last) = (first.to_string(), (first + 9_999).to_string());
+            let words = ["EVAL", FILL, "0", FOREIGN_KEY, &first, &last];
+            self.command(&words).await;
+        }
+    }
+
     /// How many steps of a script take this long.
     pub(crate) async fn steps_in(&self, duration: Duration) -> u64 {
         let began = Instant::now();

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::SCAN_STEP;
 use crate::store::{Fault, StoreError};
 
 /// How many steps show the pace of a scan; fewer may be slow by chance.
@@ -15,37 +14,39 @@ const STEPS_JUDGED: u32 = 50;
 #[derive(Default)]
 pub(super) struct ScanProgress {
     steps: u32,
+    /// How many keys they have visited.
+    keys: u64,
     /// How long its steps have taken at their pace. Neither what other scans have taken nor a pause of the network is in
     /// it: both may be over soon.
     took: Duration,
 }
 
 impl ScanProgress {
-    /// Notes a step that took so long at its pace.
-    pub(super) fn step(&mut self, took: Duration) {
+    /// Notes a step that visited so many keys, and took so long at its pace.
+    pub(super) fn step(&mut self, keys: usize, took: Duration) {
         self.steps += 1;
+        self.keys += keys as u64;
         self.took += took;
     }
 
-    /// How many steps there were.
-    pub(super) fn steps(&self) -> u64 {
-        u64::from(self.steps)
+    /// How many keys were visited.
+    pub(super) fn keys(&self) -> u64 {
+        self.keys
     }
 
-    /// Checks a scan that takes this many steps in all.
+    /// Checks a scan that visits this many keys in all.
     ///
     /// # Errors
     /// It would not be over at `end`, not even half as fast again as until now.
-    pub(super) fn check(&self, steps_in_all: u64, end: Instant) -> Result<(), StoreError> {
-        let steps_left = steps_in_all.saturating_sub(self.steps());
-        let left = self.took.as_secs_f64() / f64::from(self.steps) * steps_left as f64 / 1.5;
+    pub(super) fn check(&self, keys_in_all: u64, end: Instant) -> Result<(), StoreError> {
+        let keys_left = keys_in_all.saturating_sub(self.keys);
+        let left = self.took.as_secs_f64() / self.keys as f64 * keys_left as f64 / 1.5;
         let has_time = end.saturating_duration_since(Instant::now()).as_secs_f64() >= left;
         if self.steps < STEPS_JUDGED || has_time {
             return Ok(());
         }
-        let keys = steps_in_all * SCAN_STEP as u64;
         let detail = format!(
-            "to list locks, about {keys} keys would have to be visited in the share of the time of Redis that listings have; \
+            "to list locks, about {keys_in_all} keys would have to be visited in the share of the time of Redis that listings have; \
              if some are of other programs, give Leasehold a database of its own"
         );
         Err(StoreError::unavailable(Fault::Crowded, detail))
@@ -58,14 +59,16 @@ mod tests {
 
     const MILLI: Duration = Duration::from_millis(1);
     const STEPS: u64 = 10_000;
+    const KEYS: usize = 40;
+    const KEYS_IN_ALL: u64 = STEPS * KEYS as u64;
 
     /// How many of its steps a scan makes if each takes a millisecond.
     async fn steps_made(timeout: Duration) -> u64 {
         let (mut progress, end) = (ScanProgress::default(), Instant::now() + timeout);
         for step in 1..=STEPS {
             tokio::time::advance(MILLI).await;
-            progress.step(MILLI);
-            if progress.check(STEPS, end).is_err() {
+            progress.step(KEYS, MILLI);
+            if progress.check(KEYS_IN_ALL, end).is_err() {
                 return step;
             }
         }
@@ -87,8 +90,8 @@ mod tests {
         let (mut progress, end) = (ScanProgress::default(), Instant::now() + MILLI * 20_000);
         tokio::time::advance(MILLI * 5_000).await;
         for _ in 0..100 {
-            progress.step(MILLI);
-            progress.check(STEPS, end).expect("there is time");
+            progress.step(KEYS, MILLI);
+            progress.check(KEYS_IN_ALL, end).expect("there is time");
         }
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::progress::ScanProgress;
-use super::{MOVE_PAUSE, MOVE_TIMEOUT, ROUNDS_MAX, SCAN_STEP};
+use super::step_size::{KEYS_MAX, StepSize};
+use super::{MOVE_PAUSE, MOVE_TIMEOUT, ROUNDS_MAX};
 use crate::store::pace::Pace;
 use crate::store::redis::cluster::Topology;
 use crate::store::redis::keys::RedisKeys;
@@ -26,6 +27,21 @@ pub(super) struct Scan<'a> {
     pub(super) prefix: &'a str,
     pub(super) pace: &'a Pace,
     pub(super) deadlines: Deadlines,
+}
+
+/// How a scan of one node goes.
+struct ScanCourse {
+    progress: ScanProgress,
+    size: StepSize,
+}
+
+impl Default for ScanCourse {
+    fn default() -> Self {
+        Self {
+            progress: ScanProgress::default(),
+            size: StepSize::FIRST,
+        }
+    }
 }
 
 impl RedisStore {
@@ -107,13 +123,12 @@ impl RedisStore {
         let node = &self.nodes[number];
         let pattern = RedisKeys::default().lock_pattern(scan.prefix);
         let (mut cursor, mut held) = (0, 0);
-        let mut progress = ScanProgress::default();
+        let mut course = ScanCourse::default();
         loop {
             let scanned = self
-                .scan_step(node, cursor, &pattern, scan, &mut progress)
+                .scan_step(node, cursor, &pattern, scan, &mut course)
                 .await?;
-            let steps_in_all = scanned.total / SCAN_STEP as u64;
-            let is_slower = is_slower_than_by_slots(steps_in_all, partitions);
+            let is_slower = is_slower_than_by_slots(scanned.total, partitions);
             if cursor == 0 && scanned.visits_slots && is_slower {
                 return self.scan_slots(partitions, scan, each).await;
             }
@@ -122,7 +137,7 @@ impl RedisStore {
             if scanned.next == 0 {
                 return Ok(held);
             }
-            progress.check(steps_in_all, scan.deadlines.end)?;
+            course.progress.check(scanned.total, scan.deadlines.end)?;
             cursor = scanned.next;
         }
     }
@@ -135,23 +150,24 @@ impl RedisStore {
         each: &mut impl FnMut(&[u8]),
     ) -> Result<u64, StoreError> {
         let mut held = 0;
-        let mut progress = ScanProgress::default();
+        let mut course = ScanCourse::default();
         for (index, number) in partitions.iter().enumerate() {
             let node = &self.nodes[*number];
             let pattern = node.keys.lock_pattern(scan.prefix);
             let mut cursor = 0;
             loop {
                 let scanned = self
-                    .scan_step(node, cursor, &pattern, scan, &mut progress)
+                    .scan_step(node, cursor, &pattern, scan, &mut course)
                     .await?;
                 held += scanned.held;
                 scanned.keys.iter().for_each(|key| each(key));
                 if scanned.next == 0 {
                     break;
                 }
-                // Names are spread evenly: the slots so far have taken as many steps for each as the others will, at least.
-                let steps_in_all = progress.steps() * partitions.len() as u64 / (index as u64 + 1);
-                progress.check(steps_in_all, scan.deadlines.end)?;
+                // Names are spread evenly: the slots so far have had as many keys each as the others have, at least.
+                let visited = course.progress.keys();
+                let keys_in_all = visited * partitions.len() as u64 / (index as u64 + 1);
+                course.progress.check(keys_in_all, scan.deadlines.end)?;
                 cursor = scanned.next;
             }
         }
@@ -164,33 +180,35 @@ impl RedisStore {
         cursor: u64,
         pattern: &str,
         scan: Scan<'_>,
-        progress: &mut ScanProgress,
+        course: &mut ScanCourse,
     ) -> Result<Scanned, StoreError> {
         let request = ScriptRequest::new(&scripts::SCAN);
+        let keys = course.size.keys();
         let step = async {
             let began = Instant::now();
             let command = |_| {
                 let mut command = request.command(&[&node.keys.node()]);
-                command.arg(cursor).arg(pattern).arg(SCAN_STEP);
+                command.arg(cursor).arg(pattern).arg(keys);
                 // One command reads keys of several slots only outside of a cluster.
                 command.arg(u8::from(self.cluster.is_none()));
                 command
             };
             let answer = node.run(request, scan.deadlines.of_step(), command, views::scanned);
             let (scanned, worked) = answer.await?;
+            course.size = course.size.after(worked);
             let worked = worked.unwrap_or_else(|| began.elapsed());
             Ok(((scanned, worked), Some(worked)))
         };
         let (scanned, worked): (Scanned, _) = scan.pace.step(scan.deadlines.end, step).await?;
-        progress.step(scan.pace.time_for(worked));
+        course.progress.step(keys, scan.pace.time_for(worked));
         Ok(scanned)
     }
 }
 
-/// Whether a scan of all keys takes more steps than one of each partition's slot, which is at least one step. Outside of a
-/// cluster, there are no partitions.
-fn is_slower_than_by_slots(steps: u64, partitions: &[usize]) -> bool {
-    !partitions.is_empty() && steps > partitions.len() as u64
+/// Whether a scan of all keys, of which there are so many, takes more steps than one of each partition's slot, which is at
+/// least one step. Outside of a cluster, there are no partitions.
+fn is_slower_than_by_slots(keys: u64, partitions: &[usize]) -> bool {
+    !partitions.is_empty() && keys / KEYS_MAX as u64 > partitions.len() as u64
 }
 
 /// Where locks are.
@@ -218,8 +236,8 @@ mod tests {
 
     #[test]
     fn only_a_node_of_a_cluster_is_scanned_by_slots_if_that_is_less() {
-        assert!(is_slower_than_by_slots(3, &[0, 1]));
-        assert!(!is_slower_than_by_slots(2, &[0, 1]));
+        assert!(is_slower_than_by_slots(300, &[0, 1]));
+        assert!(!is_slower_than_by_slots(200, &[0, 1]));
         assert!(!is_slower_than_by_slots(1_000_000, &[]));
     }
 }

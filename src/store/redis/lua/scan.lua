@@ -21,11 +21,14 @@ for index, key in ipairs(keys) do
     if reads_at_once ~= '1' then
         record = call('MGET', key)[1]
     end
-    local lease = record and unpack_lease(key, record)
-    local lock = lease and {} or call('HMGET', key, 's', 'w')
-    local is_held, is_waited_for = lease and lease.until_ms > now_ms, lease and lease.options.last or lock[2]
-    if lock[1] then
-        is_held = sharers({ key = key }) > 0
+    local is_held, is_waited_for
+    if record then
+        -- Most leases have no options, and to unpack all of a record would take longer than to find it.
+        is_held = struct.unpack('>I6', record, #record - 5) > now_ms
+        is_waited_for = string.sub(record, 9, 9) == WITH_OPTIONS and unpack_lease(key, record).options.last
+    else
+        local lock = call('HMGET', key, 's', 'w')
+        is_held, is_waited_for = lock[1] and sharers({ key = key }) > 0, lock[2]
     end
     if is_held then
         held = held + 1
