@@ -32,6 +32,7 @@ mod streams;
 mod tls;
 mod unfit;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,13 +110,19 @@ impl Replica {
 
     /// Retries an acquire while the store is recovering or unavailable, and fails if it is granted before `held_until`.
     async fn granted_not_before(&self, claim: &Claim, held_until: Instant) -> Lease {
+        // What failed may have been granted the lock.
+        let has_failed = Cell::new(false);
         let lease = eventually("grants go on", async || match self.acquire(claim).await {
-            Ok(AcquireOutcome::Granted(Granted {
-                kind: GrantKind::New,
-                leases,
-                ..
-            })) => Some(only(leases)),
-            Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) | Err(_) => None,
+            Ok(AcquireOutcome::Granted(Granted { kind, leases, .. }))
+                if kind == GrantKind::New || has_failed.get() =>
+            {
+                Some(only(leases))
+            }
+            Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) => None,
+            Err(_) => {
+                has_failed.set(true);
+                None
+            }
             other => panic!("grants are held back, but: {other:?}"),
         })
         .await;

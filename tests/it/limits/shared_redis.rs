@@ -5,12 +5,12 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use leasehold::domain::Claim;
 use leasehold::store::{Deadlines, ListQuery};
-use tokio::time::interval;
+use tokio::time::{Instant, interval};
 
 use crate::support::fixture::{Fixture, claim_on, name, ttl};
 use crate::support::neighbour::FOREIGN_KEY;
@@ -139,7 +139,7 @@ async fn list(fixture: &Fixture, locks: usize, is_over: &AtomicBool) -> Vec<Dura
                 snapshot: snapshot.take(),
                 page_size: 1_000,
             };
-            let end = tokio::time::Instant::now() + LISTING_TIMEOUT;
+            let end = Instant::now() + LISTING_TIMEOUT;
             let deadlines = Deadlines {
                 step: LISTING_TIMEOUT,
                 end,
