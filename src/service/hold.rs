@@ -115,7 +115,7 @@ impl DatedEvent {
 enum StreamEnd {
     /// The stream has nothing to release: the claim ended or was not granted, or the client resumes it elsewhere.
     Over,
-    /// The listener has gone or was told that the claim no longer holds, and the claim holds this lease or may hold it.
+    /// The listener has gone, and the claim holds this lease.
     Closed(StreamLease),
 }
 
@@ -295,8 +295,6 @@ impl<O: HoldObserver> HoldTask<O> {
         let revoked = HoldEvent::Revoked { is_held: true };
         let draining = &self.request.inner.draining;
         let mut backoff = Backoff::default();
-        // The lease, while a renewal without an answer may have kept it.
-        let mut may_be_kept = None;
         loop {
             let ttl = reported.ttl;
             let left = until.saturating_duration_since(Instant::now());
@@ -313,8 +311,7 @@ impl<O: HoldObserver> HoldTask<O> {
                 () = tokio::time::sleep(backoff::jittered(interval.min(left))) => {}
             }
             if until <= Instant::now() {
-                let end = self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
-                return may_be_kept.map_or(end, StreamEnd::Closed);
+                return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
             }
             let renewed = tokio::select! {
                 () = self.events.closed() => return StreamEnd::Closed(reported),
@@ -325,7 +322,6 @@ impl<O: HoldObserver> HoldTask<O> {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
                     reported.ttl = lease.ttl.get();
-                    may_be_kept = None;
                     backoff.reset();
                     if !self
                         .events
@@ -336,10 +332,7 @@ impl<O: HoldObserver> HoldTask<O> {
                     }
                 }
                 Ok(Err(reason)) => return self.send_last(HoldEvent::Lost(reason)).await,
-                Err(error) => {
-                    if matches!(error, StoreError::Unknown { .. }) {
-                        may_be_kept = Some(reported);
-                    }
+                Err(_) => {
                     backoff.next(RETRY_MIN, ttl / 3);
                 }
             }

@@ -262,6 +262,7 @@ on_every_store! {
         a_suspended_claim_may_be_granted_without_waiting
         a_suspended_place_has_no_waiter
         a_place_expires_after_the_time_for_which_it_is_kept
+        a_place_that_is_not_kept_is_gone_at_once
         a_place_without_polls_expires_after_the_wait
         an_expired_place_cannot_be_left
         a_request_with_a_ticket_resumes_its_place_although_it_expired

@@ -208,7 +208,7 @@ impl Node {
         command
             .arg(&request.id.to_be_bytes())
             .arg(self.messages.process())
-            .arg(millis(options.keep).max(1))
+            .arg(millis(options.keep))
             .arg(limit)
             .arg(permits)
             .arg(u8::from(options.lists_conflicts));

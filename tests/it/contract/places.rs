@@ -1,5 +1,7 @@
 //! Contract tests of places: a place without a waiter is kept for a while, passed over meanwhile, and found by token.
 
+use std::time::Duration;
+
 use leasehold::domain::{
     Acquired, ConflictKind, LockState, NotHolder, Position, Queue, Released, SuspendOptions,
     Suspended, Ticket,
@@ -107,6 +109,18 @@ pub(super) async fn a_place_expires_after_the_time_for_which_it_is_kept(fixture:
     fixture.still_waits(&mut back).await;
     fixture.granted_after_wait(&mut second).await;
     fixture.granted_after_wait(&mut back).await;
+}
+
+/// A claim that cannot have a place in each queue of its locks has none, and its next request may be refused by a full one.
+pub(super) async fn a_place_that_is_not_kept_is_gone_at_once(fixture: &Fixture) {
+    let (_, [mut first, mut second]) = held_and_waited_for(fixture).await;
+    for _ in 0..5 {
+        fixture.suspend(&first.claim, Duration::ZERO).await;
+        let mut back = first.again();
+        let waiting = fixture.still_waits(&mut back).await;
+        assert!(waiting.ticket.sequence > ticket_of(&second).sequence);
+        (first, second) = (second, back);
+    }
 }
 
 /// Its process has ended, without suspending the claim.
