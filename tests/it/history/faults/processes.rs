@@ -6,6 +6,9 @@ use tokio::time::sleep;
 use super::super::record::Effect;
 use super::{Nemesis, Struck};
 
+/// How often power is lost until the disk has something to lose.
+const POWER_LOSSES_MAX: usize = 8;
+
 impl Nemesis<'_> {
     pub(super) async fn kill_process(&mut self) -> Struck {
         let process = self.any_process();
@@ -23,16 +26,23 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Counts the sectors that are lost.
+    /// Counts the sectors that are lost. Between two commits a process has none to lose, so power is then lost again.
     pub(super) async fn lose_power(&mut self) -> Struck {
-        let away = self.chance.millis(50, 2_500);
         let from = self.recorder.now();
-        self.fleet.kill(0);
-        let directory = self.fleet.directory.as_ref();
-        let directory = directory.expect("the fault is for the file store");
-        let lost = directory.lose_power(|end| self.chance.index(end));
-        sleep(away).await;
-        self.fleet.restart(0);
+        let mut lost = 0;
+        for _ in 0..POWER_LOSSES_MAX {
+            let away = self.chance.millis(50, 2_500);
+            self.fleet.kill(0);
+            let directory = self.fleet.directory.as_ref();
+            let directory = directory.expect("the fault is for the file store");
+            lost += directory.lose_power(|end| self.chance.index(end));
+            sleep(away).await;
+            self.fleet.restart(0);
+            if lost > 0 {
+                break;
+            }
+            sleep(self.chance.millis(500, 1_000)).await;
+        }
         Struck {
             process: Some(0),
             ends_process: true,
