@@ -59,8 +59,8 @@ pub type StoreResult<T> = Result<T, StoreError>;
 ///   takes over may withdraw the lease that it found, from the step that took it over.
 /// - **Tokens identify claims.** A claim on a lock is the pair of the lock and a token. Acquiring again while the claim
 ///   holds changes nothing but its hold count, and that only upwards; acquiring a claim that ended returns
-///   [`Refused::Ended`](crate::domain::Refused::Ended) for [`TOMBSTONE_TTL`] after the end. Methods that act on a claim change nothing for a token
-///   that does not hold.
+///   [`Refused::Ended`](crate::domain::Refused::Ended) for [`TOMBSTONE_TTL`] after the end. Methods that act on a claim
+///   change nothing for a token that does not hold.
 /// - **Order.** Each grant of a lock carries a larger fencing token than every grant of that lock before it. It grows
 ///   on grants alone: not on renewal, re-entry or replay.
 /// - **Time.** A lease ends `ttl` after the grant or the last renewal, and never later than `max_hold` after the grant.
@@ -75,8 +75,9 @@ pub type StoreResult<T> = Result<T, StoreError>;
 ///   would wait or not.
 /// - **Reservations.** When a lock with waiters opens, the store calls [`Listener::reserved`] on the head waiter's
 ///   process and keeps the lock for it for [`RESERVATION_TTL`] and a [`RESERVATION_EXTENSION`], or longer while it
-///   delivers messages late; then the next process gets its turn. Losing that message delays a waiter until its next poll, and has no other effect. Silence alone costs
-///   no waiter its place: a store cannot distinguish a silent process from its own outage.
+///   delivers messages late; then the next process gets its turn. Losing that message delays a waiter until its next
+///   poll, and has no other effect. Silence alone costs no waiter its place: a store cannot distinguish a silent
+///   process from its own outage.
 /// - **Closed locks.** After a release before `min_hold`, and for `lock_delay` after an expiry or an eviction, the lock
 ///   is not granted; of a shared lock, the permits of the ended lease are not.
 /// - **No trace.** A lock that is free, not closed, not waited for, and whose last claim ended more than

@@ -375,3 +375,19 @@ pub struct InvalidField {
     /// What is wrong with it and what to write instead.
     pub problem: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A collision of two attempts would let one roll back the lease of the other.
+    #[test]
+    fn each_bit_of_an_attempt_is_random() {
+        let attempts: Vec<u64> = (0..4_000).map(|_| Attempt::random().0).collect();
+        for bit in 0..u64::BITS {
+            let set = attempts.iter().filter(|it| *it >> bit & 1 == 1).count();
+            // Nine standard deviations.
+            assert!((1_715..2_285).contains(&set), "bit {bit}: {set}");
+        }
+    }
+}

@@ -32,6 +32,20 @@ class Refusal extends Error {
   }
 }
 
+// The value of a JSON text; null if it is none. A number in metadata keeps digits that JavaScript would round, in browsers
+// that can tell them.
+function parse(text) {
+  const exactly = (_, value, { source } = {}) => {
+    const isRounded = typeof value === "number" && source !== undefined && String(value) !== source;
+    return isRounded && JSON.rawJSON ? JSON.rawJSON(source) : value;
+  };
+  try {
+    return JSON.parse(text, exactly);
+  } catch {
+    return null;
+  }
+}
+
 // Sends a request and returns the JSON of its answer. `path` is as in the OpenAPI document. It is relative to the page,
 // so that a proxy may serve both below another path.
 async function ask(method, path, { name = "", query = {}, signal } = {}) {
@@ -42,7 +56,7 @@ async function ask(method, path, { name = "", query = {}, signal } = {}) {
   let response, body;
   try {
     response = await fetch(url, { method, headers, signal, cache: "no-store", redirect: "error" });
-    body = await response.json().catch(() => null);
+    body = parse(await response.text());
   } catch (error) {
     throw error.name === "AbortError" ? error : new Refusal("No answer", error.message);
   }
