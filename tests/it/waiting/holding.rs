@@ -31,7 +31,7 @@ pub(super) async fn acquired(hold: &mut Hold) {
     );
 }
 
-async fn queued(hold: &mut Hold) -> Position {
+pub(super) async fn queued(hold: &mut Hold) -> Position {
     match hold.next().await {
         Some(HoldEvent::Queued(position)) => position,
         other => panic!("{other:?}"),

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Claim, Mode, Share};
+use leasehold::domain::{Claim, LockState, Mode, Refused, Share};
+use leasehold::service::AcquireOutcome;
 use tokio::time::{Instant, sleep};
 
-use super::{LONG_WAIT, Waiting, held, releases, rivals, settle, view};
+use super::holding::{acquired, brief, queued};
+use super::{LONG_WAIT, Waiting, assert_idle, held, releases, rivals, settle, view};
 use crate::support::fixture::{lock_of, rival};
 use crate::support::scripted_store::ScriptedStore;
+use crate::support::stores::stream_of;
 
 /// Otherwise it would learn only at its turn that the claim waits, holds or has ended elsewhere.
 #[tokio::test(start_paused = true)]
@@ -97,4 +100,43 @@ async fn a_claim_whose_client_is_back_stays_in_the_queue() {
     assert_eq!(store.cleanups().len(), tried);
     releases(&service, &holder).await;
     back.granted().await;
+}
+
+/// Its places, and all that it was granted, are gone with the claim.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_claim_has_ended_leaves_nothing_to_clean_up() {
+    let (service, store) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let waiting = Waiting::queued(&service, &rivals(&holder, 1)[0], LONG_WAIT).await;
+    releases(&service, &waiting.claim).await;
+    let outcome = waiting.outcome().await;
+    let ended = matches!(outcome, AcquireOutcome::Refused(Refused::Ended(_)));
+    assert!(ended, "{outcome:?}");
+    settle().await;
+    assert_eq!(store.cleanups(), []);
+}
+
+/// So the earlier one releases nothing when it closes.
+#[tokio::test(start_paused = true)]
+async fn of_two_streams_that_wait_for_one_claim_the_later_takes_the_lease_over() {
+    let (service, _) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(Claim {
+        ttl: brief().ttl,
+        ..rival(&holder)
+    });
+    let mut earlier = stream_of(&service, Arc::clone(&claim), Some(LONG_WAIT));
+    queued(&mut earlier).await;
+    let mut later = stream_of(&service, Arc::clone(&claim), Some(LONG_WAIT));
+    queued(&mut later).await;
+    releases(&service, &holder).await;
+    acquired(&mut earlier).await;
+    acquired(&mut later).await;
+    drop(earlier);
+    settle().await;
+    let state = view(&service, &claim).await.state;
+    assert!(matches!(state, LockState::Held(_)), "{state:?}");
+    drop(later);
+    settle().await;
+    assert_idle(&service, &claim).await;
 }
