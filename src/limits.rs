@@ -55,7 +55,7 @@ impl Budget {
     }
 
     /// Takes the amount if it fits. An amount larger than the whole budget is accepted while nothing else is in use;
-    /// otherwise it would be refused for ever.
+    /// otherwise it would be refused for ever. A budget of nothing accepts nothing.
     #[must_use]
     pub fn take(&self, amount: usize) -> Option<BudgetPermit> {
         self.take_within(self.0.max, amount)
@@ -100,7 +100,7 @@ impl BudgetPermit {
 }
 
 fn fits(used: usize, amount: usize, max: usize) -> bool {
-    used == 0 || used.saturating_add(amount) <= max
+    used == 0 && max > 0 || used.saturating_add(amount) <= max
 }
 
 impl Drop for BudgetPermit {
@@ -380,6 +380,12 @@ mod tests {
         assert_eq!(budget.used(), 4);
         drop(four);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_budget_of_nothing_accepts_nothing() {
+        let budget = Budget::new(0);
+        assert!(!budget.has_room(1) && budget.take(1).is_none());
     }
 
     #[test]

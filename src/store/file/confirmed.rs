@@ -1,35 +1,84 @@
-//! The time of the last commit that was confirmed, in the file of the directory's lock.
+//! Which commit was confirmed last, in the file of the directory's lock.
 //!
 //! If the end of a database is damaged after a crash, redb cannot distinguish the last commit from one that was cut
 //! short, and goes on from the commit before it. Whoever puts an older copy in its place does the same. In both cases
-//! leases that were reported would be missing, so a process that starts compares the clock of the database with this time.
+//! leases that were reported would be missing, as they would from the database of another directory. So each database has a
+//! number of its own, and counts its commits, and a process that starts compares both with what is noted here.
 //!
-//! The time is written after the commit, and not synced. It survives the end of the process however that ends. After a loss
-//! of power it may be the time of an earlier commit, and never that of one that was not confirmed.
+//! The note is written after the commit, and not synced. It survives the end of the process however that ends. After a loss
+//! of power it may be that of an earlier commit, and never that of one that was not confirmed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use super::super::state::StoreTime;
+/// How long the note is, in bytes.
+pub(super) const LENGTH: usize = CommitId::LENGTH + size_of::<u64>();
 
-/// The time in microseconds, and its complement, by which a time that was half written is recognised.
-type Bytes = [u8; 16];
-
-/// The time that was written last; none if there is none that can be read.
-pub(super) fn read(lock: &File) -> Option<StoreTime> {
-    let mut bytes: Bytes = [0; 16];
-    lock.read_exact_at(&mut bytes, 0).ok()?;
-    let time = (u128::from_be_bytes(bytes) >> 64) as u64;
-    (bytes == encode(time)).then(|| StoreTime::from_unix_us(time))
+/// Identifies a commit. The time of its last step would not do: several commits may have steps of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CommitId {
+    /// A random number, which is the same for all commits of a database.
+    pub(super) database: u128,
+    /// Larger than that of every commit before.
+    pub(super) number: u64,
 }
 
-/// Writes the time of a commit. A failure, such as a full disk, leaves an earlier time, which is true as well.
-pub(super) fn write(lock: &File, time: StoreTime) {
-    let _ = lock.write_all_at(&encode(time.unix_us()), 0);
+impl CommitId {
+    pub(super) const LENGTH: usize = size_of::<u128>() + size_of::<u64>();
+
+    /// The first commit of a new database.
+    pub(super) fn first() -> Self {
+        Self {
+            database: uuid::Uuid::new_v4().as_u128(),
+            number: 0,
+        }
+    }
+
+    pub(super) fn next(self) -> Self {
+        let number = self.number + 1;
+        Self { number, ..self }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let mut bytes = [0; Self::LENGTH];
+        let (database, number) = bytes.split_at_mut(size_of::<u128>());
+        database.copy_from_slice(&self.database.to_be_bytes());
+        number.copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; Self::LENGTH]) -> Self {
+        let (database, number) = bytes.split_at(size_of::<u128>());
+        let whole = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |all, byte| all << 8 | u128::from(*byte))
+        };
+        Self {
+            database: whole(database),
+            number: whole(number) as u64,
+        }
+    }
+
+    /// By which a note that was half written is recognised.
+    fn check(self) -> [u8; 8] {
+        (!self.number ^ self.database as u64).to_be_bytes()
+    }
 }
 
-fn encode(time: u64) -> Bytes {
-    (u128::from(time) << 64 | u128::from(!time)).to_be_bytes()
+/// The commit that was noted last; none if there is no note that can be read.
+pub(super) fn read(lock: &File) -> Option<CommitId> {
+    let mut note = [0; LENGTH];
+    lock.read_exact_at(&mut note, 0).ok()?;
+    let (id, check) = note.split_first_chunk()?;
+    let id = CommitId::from_bytes(id);
+    (check == id.check()).then_some(id)
+}
+
+/// Notes a commit. A failure, such as a full disk, leaves an earlier one, which is true as well.
+pub(super) fn write(lock: &File, commit: CommitId) {
+    let note = [&commit.to_bytes()[..], &commit.check()].concat();
+    let _ = lock.write_all_at(&note, 0);
 }
 
 #[cfg(test)]
@@ -37,13 +86,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_read_as_it_was_written_and_no_other() {
+    fn a_commit_is_read_as_it_was_noted_and_no_other() {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(read(&file), None);
-        let time = StoreTime::from_unix_us(1_764_000_000_000_001);
-        write(&file, time);
-        assert_eq!(read(&file), Some(time));
-        file.write_all_at(&[0], 7).unwrap();
+        let commit = CommitId::first().next();
+        write(&file, commit);
+        assert_eq!(read(&file), Some(commit));
+        assert_eq!(file.metadata().unwrap().len(), LENGTH as u64);
+        // Other bytes than those that are there.
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 17).unwrap();
+        file.write_all_at(&[!byte[0]], 17).unwrap();
         assert_eq!(read(&file), None);
     }
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use redb::Database;
 
-use super::confirmed;
+use super::confirmed::{self, CommitId};
 use super::database::{self, BLOCK_BYTES, FILE, OWN_MODE, find_database};
 use super::identity::Identities;
 use super::open_error::OpenError;
 use super::parts::write_in_parts;
 use super::reserve::{self, Reserve};
 use super::room::is_lack_of_room;
-use super::rows::{self, Clocks, Rows, write};
+use super::rows::{self, Clocks, Commit, Rows, last_commit, write};
 use super::sync_failure::SyncFailure;
 use crate::regular_file;
 
@@ -34,6 +34,8 @@ pub(super) struct Disk {
     database: Option<Database>,
     /// Whether the file may lack what was written. Then it is copied before anything else is written.
     sync_failure: Arc<SyncFailure>,
+    /// The last commit that was tried.
+    last_commit: CommitId,
     reserve: Reserve,
     identities: Arc<Identities>,
     /// Keeps the lock for as long as the directory is in use.
@@ -70,7 +72,9 @@ impl Disk {
         }
         let sync_failure = Arc::new(SyncFailure::find(Arc::clone(&lock)));
         if is_new {
-            database::create(directory, &sync_failure, |new| write(new, [], Some(clocks)))
+            let id = CommitId::first();
+            let commit = Some(Commit { id, clocks });
+            database::create(directory, &sync_failure, |new| write(new, [], commit))
                 .map_err(|error| OpenError::of(&file, error))?;
         }
         let open = || match sync_failure.is_noted() {
@@ -85,9 +89,11 @@ impl Disk {
             opened = open();
         }
         let database = opened.map_err(|error| OpenError::of(&file, error))?;
+        let last_commit = last_commit(&database, &file)?.id;
         let identities = Identities::of(directory, &[FILE, LOCK_FILE]).map_err(refused)?;
         Ok(Self {
             directory: directory.to_owned(),
+            last_commit,
             database: Some(database),
             sync_failure,
             identities: Arc::new(identities),
@@ -148,9 +154,12 @@ impl Disk {
                 Some(database) => database,
                 None => database::open(&self.directory, &self.sync_failure)?,
             };
-            write(&database, rows, clocks)?;
-            if let Some(clocks) = clocks {
-                confirmed::write(&self.lock, clocks.store);
+            // A commit that has failed may be on the disk, so its number is not used again.
+            self.last_commit = self.last_commit.next();
+            let id = self.last_commit;
+            write(&database, rows, clocks.map(|clocks| Commit { id, clocks }))?;
+            if clocks.is_some() {
+                confirmed::write(&self.lock, id);
             }
             self.database = Some(database);
             Ok(())

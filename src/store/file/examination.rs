@@ -9,8 +9,8 @@ use std::path::Path;
 use redb::StorageBackend as _;
 use redb::backends::InMemoryBackend;
 
-use super::super::state::{Downtime, LoadTimes, Loading, StoreTime};
-use super::confirmed;
+use super::super::state::{Downtime, LoadTimes, Loading};
+use super::confirmed::{self, CommitId};
 use super::database::{FILE, builder_of_databases, find_database};
 use super::disk::{LOCK_FILE, open_lock};
 use super::open_error::unusable;
@@ -94,8 +94,8 @@ fn try_to_examine(
     load(&file, &bytes, confirmed, locks_max).map(Examination::Sound)
 }
 
-/// The time of the last commit that was confirmed, if it is known; `None` while a process uses the directory.
-fn last_confirmed(directory: &Path) -> Result<Option<Option<StoreTime>>, String> {
+/// The last commit that was confirmed, if it is known; `None` while a process uses the directory.
+fn last_confirmed(directory: &Path) -> Result<Option<Option<CommitId>>, String> {
     let lock = match open_lock(OpenOptions::new().read(true), directory) {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(None)),
@@ -115,7 +115,7 @@ fn last_confirmed(directory: &Path) -> Result<Option<Option<StoreTime>>, String>
 fn load(
     file: &Path,
     bytes: &[u8],
-    confirmed: Option<StoreTime>,
+    confirmed: Option<CommitId>,
     locks_max: usize,
 ) -> Result<u64, String> {
     let copy = InMemoryBackend::new();
@@ -153,6 +153,7 @@ fn load(
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::state::StoreTime;
     use super::super::disk::Disk;
     use super::super::rows::{Clocks, Rows};
     use super::*;

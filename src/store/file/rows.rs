@@ -8,12 +8,13 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition}
 use tokio::sync::watch;
 
 use super::super::state::{Notification, StoreTime};
+use super::confirmed::CommitId;
 use super::open_error::{OpenError, unusable};
 
 pub(super) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
-/// The row of the clocks. No other kind of row has a key that begins like this.
-const CLOCKS_KEY: &[u8] = b"k";
-const CLOCKS_VERSION: u8 = 1;
+/// The row of the last commit and its clocks. No other kind of row has a key that begins like this.
+const COMMIT_KEY: &[u8] = b"k";
+const COMMIT_VERSION: u8 = 2;
 
 /// Rows to write: the key, and the value or none if the row is gone.
 pub(super) type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -60,55 +61,91 @@ pub(super) struct Clocks {
     pub(super) rows: StoreTime,
 }
 
-impl Clocks {
+/// A commit as its database has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Commit {
+    pub(super) id: CommitId,
+    pub(super) clocks: Clocks,
+}
+
+impl Commit {
     fn to_bytes(self) -> Vec<u8> {
-        let [store, rows] = [self.store, self.rows].map(|time| time.unix_us().to_be_bytes());
-        [&[CLOCKS_VERSION], &store[..], &rows[..]].concat()
+        let clocks = [self.clocks.store, self.clocks.rows];
+        let [store, rows] = clocks.map(|time| time.unix_us().to_be_bytes());
+        [&[COMMIT_VERSION], &self.id.to_bytes()[..], &store, &rows].concat()
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (version, times) = bytes.split_first()?;
+        let (version, rest) = bytes.split_first()?;
+        let (id, times) = rest.split_first_chunk()?;
         let (store, rows) = times.split_first_chunk()?;
-        let [store, rows] = [*store, rows.try_into().ok()?].map(u64::from_be_bytes);
-        (*version == CLOCKS_VERSION).then(|| Self {
-            store: StoreTime::from_unix_us(store),
-            rows: StoreTime::from_unix_us(rows),
+        let [store, rows] = [*store, rows.try_into().ok()?]
+            .map(|time| StoreTime::from_unix_us(u64::from_be_bytes(time)));
+        (*version == COMMIT_VERSION).then(|| Self {
+            id: CommitId::from_bytes(id),
+            clocks: Clocks { store, rows },
         })
+    }
+
+    /// Whether the database has all that was confirmed.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn check(self, confirmed: CommitId) -> Result<(), &'static str> {
+        if self.id.database != confirmed.database {
+            return Err("it is the database of another directory");
+        }
+        if self.id.number < confirmed.number {
+            return Err(
+                "it lacks changes that were reported: its end is damaged, or it is an older copy",
+            );
+        }
+        Ok(())
     }
 }
 
-/// Reads all rows of the database in this file, the clocks first. The last commit was not before the time that was
-/// confirmed.
+/// The last commit of the database in this file.
+///
+/// # Errors
+/// Why the file cannot be used, and what to do.
+pub(super) fn last_commit(database: &Database, file: &Path) -> Result<Commit, OpenError> {
+    let failed = |error: redb::Error| OpenError::of(file, error);
+    let transaction = database.begin_read();
+    let transaction = transaction.map_err(|error| failed(error.into()))?;
+    let table = transaction.open_table(ROWS);
+    let table = table.map_err(|error| failed(error.into()))?;
+    let commit = table.get(COMMIT_KEY);
+    let commit = commit.map_err(|error| failed(error.into()))?;
+    let commit = commit.and_then(|commit| Commit::from_bytes(commit.value()));
+    commit.ok_or_else(|| unusable(file, "it has no clocks that can be read").into())
+}
+
+/// Reads all rows of the database in this file, the clocks first. It has the commit that was confirmed.
 ///
 /// # Errors
 /// Why the file cannot be used, and what to do.
 pub(super) fn read<T>(
     database: &Database,
     file: &Path,
-    confirmed: Option<StoreTime>,
+    confirmed: Option<CommitId>,
     begin: impl FnOnce(Clocks) -> T,
     mut row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
 ) -> Result<T, OpenError> {
     let failed = |error: redb::Error| OpenError::of(file, error);
-    let transaction = database
-        .begin_read()
-        .map_err(|error| failed(error.into()))?;
+    let commit = last_commit(database, file)?;
+    if let Some(confirmed) = confirmed {
+        let checked = commit.check(confirmed);
+        checked.map_err(|problem| unusable(file, problem))?;
+    }
+    let transaction = database.begin_read();
+    let transaction = transaction.map_err(|error| failed(error.into()))?;
     let table = transaction.open_table(ROWS);
     let table = table.map_err(|error| failed(error.into()))?;
-    let clocks = table.get(CLOCKS_KEY);
-    let clocks = clocks.map_err(|error| failed(error.into()))?;
-    let clocks = clocks.and_then(|clocks| Clocks::from_bytes(clocks.value()));
-    let clocks = clocks.ok_or_else(|| unusable(file, "it has no clocks that can be read"))?;
-    if confirmed.is_some_and(|confirmed| clocks.store < confirmed) {
-        let lacks =
-            "it lacks changes that were reported: its end is damaged, or it is an older copy";
-        return Err(unusable(file, lacks).into());
-    }
-    let mut taken = begin(clocks);
+    let mut taken = begin(commit.clocks);
     let entries = table.iter().map_err(|error| failed(error.into()))?;
     for entry in entries {
         let (key, value) = entry.map_err(|error| failed(error.into()))?;
-        if key.value() != CLOCKS_KEY {
+        if key.value() != COMMIT_KEY {
             let taken = row(&mut taken, key.value(), value.value());
             taken.map_err(|error| unusable(file, error))?;
         }
@@ -116,12 +153,12 @@ pub(super) fn read<T>(
     Ok(taken)
 }
 
-/// One transaction. Without clocks, those of the transaction before stay. It has the default durability, which is that of `fsync`. One phase is enough: the checksums
-/// distinguish a commit that was cut short from a complete one.
+/// One transaction. Without a commit to note, the one before stays noted. It has the default durability, which is that of
+/// `fsync`. One phase is enough: the checksums distinguish a commit that was cut short from a complete one.
 pub(super) fn write<'a>(
     database: &Database,
     rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-    clocks: Option<Clocks>,
+    commit: Option<Commit>,
 ) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
@@ -132,8 +169,8 @@ pub(super) fn write<'a>(
                 None => table.remove(&key[..])?,
             };
         }
-        if let Some(clocks) = clocks {
-            table.insert(CLOCKS_KEY, &clocks.to_bytes()[..])?;
+        if let Some(commit) = commit {
+            table.insert(COMMIT_KEY, &commit.to_bytes()[..])?;
         }
     }
     Ok(transaction.commit()?)

@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 
-/// Where the note is: behind the time of the last confirmed commit. It is not synced, because a loss of power takes both
-/// the note and what it is about.
-const OFFSET: u64 = 16;
+use super::confirmed;
+
+/// Where the note is: behind that of the last confirmed commit. It is not synced, because a loss of power takes both the
+/// note and what it is about.
+const OFFSET: u64 = confirmed::LENGTH as u64;
 
 /// The note about the database of one directory.
 #[derive(Debug)]

@@ -47,10 +47,13 @@ impl LockedState {
         let StepResult {
             answer,
             notifications,
-            ..
+            changed,
         } = step(&mut self.state, now);
+        // Else the journal would take what the step before has changed for another time.
+        let has_effects = !changed.is_empty() || !notifications.is_empty();
         match &self.journal {
-            Some(journal) => journal.record(&self.state, now, notifications),
+            Some(journal) if has_effects => journal.record(&self.state, now, notifications),
+            Some(_) => {}
             None => self.pending.extend(notifications),
         }
         answer

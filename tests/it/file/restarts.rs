@@ -247,3 +247,15 @@ async fn many_restarts_do_not_shorten_a_lease() {
     fixture.outlast(LONG).await;
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
 }
+
+/// Each commit takes a synchronization of the disk.
+#[tokio::test(start_paused = true)]
+async fn each_grant_is_one_commit() {
+    let fixture = Fixture::file().await;
+    let commits = || fixture.store().health().disk.map(|disk| disk.commits);
+    let before = commits().expect("it has a disk");
+    for _ in 0..50 {
+        fixture.granted(&claim()).await;
+    }
+    assert_eq!(commits(), Some(before + 50));
+}

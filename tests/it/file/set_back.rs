@@ -68,7 +68,7 @@ async fn after_a_directory_was_set_back_to_a_copy_later_leases_are_granted_again
     has_gone_back(&serve(directory.path()), &since).await;
 }
 
-/// The database is as it was when the disk began to lie, and the time of its last commit beside it is not.
+/// The database is as it was when the disk began to lie, and the number of its last commit beside it is not.
 #[tokio::test]
 async fn a_disk_that_lies_is_noticed_unless_it_loses_the_time_of_the_last_commit_too() {
     let (directory, records) = (stores::directory(), stores::directory());

@@ -40,3 +40,40 @@ fn after_an_error_of_the_disk_all_rows_are_in_another_file() {
     let disk = Disk::open(directory.path(), clocks).expect("it is whole");
     assert_eq!(rows_of(&disk), expected);
 }
+
+/// The first of them has the same time, and not what was reported since.
+#[test]
+fn a_database_without_the_last_of_several_commits_of_one_moment_is_refused() {
+    let [directory, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let time = StoreTime::from_unix_us(1_000);
+    let clocks = Clocks {
+        store: time,
+        rows: time,
+    };
+    let commit = |directory: &Path| {
+        let mut disk = Disk::open(directory, clocks).expect("it can be used");
+        disk.write(&Rows::new(), clocks).expect("there is room");
+    };
+    let refused = || {
+        let disk = Disk::open(directory.path(), clocks).expect("it is whole");
+        let read = disk.read(|_| (), |(), _, _| Ok(()));
+        read.err().map(|error| error.to_string())
+    };
+    let file = directory.path().join(FILE);
+    commit(directory.path());
+    let before = fs::read(&file).expect("it is there");
+    commit(directory.path());
+    assert_eq!(refused(), None);
+    fs::write(&file, before).expect("there is room");
+    let lacks = refused().expect("a commit is missing");
+    assert!(
+        lacks.contains("lacks changes that were reported"),
+        "{lacks}"
+    );
+    for _ in 0..5 {
+        commit(other.path());
+    }
+    fs::copy(other.path().join(FILE), &file).expect("there is room");
+    let foreign = refused().expect("it is another database");
+    assert!(foreign.contains("of another directory"), "{foreign}");
+}
