@@ -99,7 +99,7 @@ impl IssuerFollower<'_> {
         }
     }
 
-    /// Returns whether the keys could be read.
+    /// Returns whether there are keys that could be read.
     async fn read(&mut self) -> bool {
         let keys = self.keys;
         keys.begin();
@@ -112,17 +112,22 @@ impl IssuerFollower<'_> {
             Ok(keys) => {
                 self.keys.replace(keys.clone());
                 self.last_problem = None;
+                let count = keys.len();
                 if self.known.as_ref() != Some(&keys) {
-                    let count = keys.len();
                     self.counts.replaced();
                     self.audit.keys_changed(true);
-                    tracing::info!(
-                        keys = count,
-                        "keys of the issuer of tokens read: they are new or have changed"
-                    );
+                    match count {
+                        0 => tracing::error!(
+                            "the issuer of tokens has no key for the algorithms in jwt.algorithms; all tokens are refused"
+                        ),
+                        _ => tracing::info!(
+                            keys = count,
+                            "keys of the issuer of tokens read: they are new or have changed"
+                        ),
+                    }
                     self.known = Some(keys);
                 }
-                true
+                count > 0
             }
             Err(problem) => {
                 self.keys.keep();

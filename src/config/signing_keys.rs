@@ -40,30 +40,37 @@ struct KeySet {
     keys: Vec<Value>,
 }
 
-/// Reads a key set from its file.
+/// Reads a key set from its file when the process starts.
 ///
 /// # Errors
-/// One line that says what is wrong with the file.
+/// One line that says what is wrong with the file. One without a key is an error here, because no token could be valid.
 pub(super) fn read(path: &Path, algorithms: &[Algorithm]) -> Result<Vec<SigningKey>, String> {
-    let contents = secret::bounded(path, JWKS_BYTES_MAX as u64)?;
-    let keys = SigningKey::all_in(&contents, algorithms);
-    keys.map_err(|problem| format!("{}: {problem}", path.display()))
+    let keys = SigningKey::reread(path, algorithms)?;
+    if keys.is_empty() {
+        let shown = path.display();
+        return Err(format!(
+            "{shown}: has no key for the algorithms in jwt.algorithms"
+        ));
+    }
+    Ok(keys)
 }
 
 impl SigningKey {
-    /// Reads a key set from its file again.
+    /// Reads a key set from its file again. There is no key if the issuer has withdrawn all of them.
     ///
     /// # Errors
     /// One line that says what is wrong with the file.
     pub fn reread(path: &Path, algorithms: &[Algorithm]) -> Result<Vec<Self>, String> {
-        read(path, algorithms)
+        let contents = secret::bounded(path, JWKS_BYTES_MAX as u64)?;
+        let keys = Self::all_in(&contents, algorithms);
+        keys.map_err(|problem| format!("{}: {problem}", path.display()))
     }
 
     /// The keys of a key set for these algorithms. Others are left out: sets have keys for encryption and of future kinds
     /// too (RFC 7517, 5).
     ///
     /// # Errors
-    /// It is not a key set, is too large, or has no key for these algorithms.
+    /// It is not a key set, or is too large.
     pub fn all_in(text: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Self>, String> {
         if text.len() > JWKS_BYTES_MAX {
             return Err(format!("has more than {JWKS_BYTES_MAX} bytes"));
@@ -75,13 +82,9 @@ impl SigningKey {
             return Err(format!("has more than {KEYS_MAX} keys"));
         }
         let keys = set.keys.into_iter();
-        let keys: Vec<_> = keys
+        Ok(keys
             .filter_map(|key| Self::parse(key, algorithms))
-            .collect();
-        if keys.is_empty() {
-            return Err("has no key for the algorithms in jwt.algorithms".to_owned());
-        }
-        Ok(keys)
+            .collect())
     }
 
     fn parse(key: Value, accepted: &[Algorithm]) -> Option<Self> {

@@ -23,6 +23,7 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
 use tokio::time::Instant;
 
 use super::app::App;
+use super::locks::lock_name;
 use super::problem::{AccessRefusal, Problem};
 use super::requester::Requester;
 use super::routes::Route;
@@ -349,15 +350,25 @@ fn let_in(
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
     let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
-    let problem = is_refused.then(|| refusal(keys, &principal, Verb::Acquire, ""));
+    let (verb, name) = asked(&request);
+    let problem = is_refused.then(|| refusal(keys, &principal, verb, ""));
     if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
         requester.principal = Some(principal);
         requester.rate_limit = rate_limit;
         if is_refused {
-            app.audit_refusal(requester, Verb::Acquire, None);
+            app.audit_refusal(requester, verb, name.as_ref());
         }
     }
     problem.map_or(Ok(request), Err)
+}
+
+/// What a request that changes something is for, and the lock in its path: as far as its head says, because the body of a
+/// sender that may change nothing is not read.
+fn asked(request: &Request) -> (Verb, Option<LockName>) {
+    let mut fields = request.uri().query().unwrap_or_default().split('&');
+    let evicts = request.method() == Method::DELETE && fields.any(|field| field == "force=true");
+    let verb = if evicts { Verb::Evict } else { Verb::Acquire };
+    (verb, lock_name(request.uri().path()).ok())
 }
 
 /// The names in the certificate of the client. They count only if the request has no `Authorization`: a client that sends a

@@ -60,6 +60,21 @@ async fn without_keys_operators_of_this_machine_are_served() {
     assert_eq!(status(admin, Method::POST, "/locks/a", "").await, 405);
 }
 
+/// Nobody needs it there, and each such connection can be made to take megabytes.
+#[tokio::test]
+async fn the_second_address_does_not_speak_http2() {
+    let serving = start(&[]);
+    for (url, speaks) in [(&serving.url, true), (&serving.admin_url, false)] {
+        let address = url.strip_prefix("http://").unwrap();
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        // The preface, and SETTINGS without any.
+        let begins = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        socket.write_all(begins).await.unwrap();
+        let answered = socket.read(&mut [0; 9]).await.unwrap_or(0);
+        assert_eq!(answered > 0, speaks, "{url}");
+    }
+}
+
 #[tokio::test]
 async fn nobody_is_an_operator_who_cannot_reach_the_first_address() {
     let directory = tempfile::tempdir().unwrap();

@@ -65,3 +65,32 @@ fn a_place_that_a_view_shows_counts_unless_a_node_of_a_quorum_was_silent() {
     };
     assert!(!is_rejected(&[away]));
 }
+
+/// Gus was admitted first by the nodes, and Hal a moment later, while Gus had yet to learn it.
+#[test]
+fn the_order_of_grants_that_share_a_lock_at_the_same_time_is_excused_on_a_quorum() {
+    let is_rejected = |is_quorum: bool, mode: Mode, after: Micros| {
+        let mut history = valid();
+        history.bounds.is_quorum = is_quorum;
+        for owner in ["gus", "hal"] {
+            history.claims.push(claim(owner, &["b"], mode));
+        }
+        let waits = Action::Acquire { wait: 30 * SECOND };
+        let first = history.ask(6, waits, 8_000, 8_020, Answer::Queued);
+        let told = (9_900 + after) * MS;
+        history.requests[first]
+            .arrivals
+            .push((told, granted(&[("b", 70)], true, 0)));
+        history.requests[first].end = Some((told, End::Answered));
+        history.ask(7, waits, 9_000, 9_900, granted(&[("b", 60)], true, 0));
+        is_overtaken(&history)
+    };
+    let shared = Mode::Shared {
+        limit: Some(3),
+        permits: 1,
+    };
+    assert!(!is_rejected(true, shared, 20));
+    assert!(is_rejected(true, shared, 500));
+    assert!(is_rejected(true, Mode::Exclusive, 20));
+    assert!(is_rejected(false, shared, 20));
+}

@@ -104,6 +104,36 @@ async fn an_address_that_has_failed_too_often_does_not_wait_for_a_silent_issuer(
     .await;
 }
 
+/// Or has only such as nothing may be signed with. Whoever stole its key must not go on for as long as keys that cannot be
+/// read are used.
+#[tokio::test]
+async fn an_issuer_that_withdraws_its_only_key_is_believed_at_once() {
+    let [one, _] = both();
+    let published = Published::new(one.clone()).await;
+    let further = [
+        "--jwt-jwks-refresh",
+        "50ms",
+        "--jwt-jwks-refresh-min",
+        "10ms",
+    ];
+    let service = Accepting::start(&Keys::Url(&published), &further);
+    let for_encryption = one.replace("\"use\":\"sig\"", "\"use\":\"enc\"");
+    for none in ["{\"keys\":[]}", &for_encryption] {
+        eventually("the key is known", async || {
+            let answer = service.acquire("a/1", &worker_token()).await;
+            [201, 423].contains(&answer.status).then_some(())
+        })
+        .await;
+        published.answer(200, none);
+        eventually("the key is gone", async || {
+            let refused = service.acquire("a/2", &worker_token()).await;
+            (refused.body["code"] == "issuer_unavailable").then_some(())
+        })
+        .await;
+        published.answer(200, &one);
+    }
+}
+
 #[tokio::test]
 async fn keys_that_cannot_be_read_are_used_for_a_while_and_no_longer() {
     let [one, other] = both();
@@ -112,12 +142,7 @@ async fn keys_that_cannot_be_read_are_used_for_a_while_and_no_longer() {
     let service = Accepting::start(&Keys::Url(&published), &further);
     let token = worker_token();
     assert_eq!(service.acquire("a/0", &token).await.status, 201);
-    for garbage in [
-        (200, "<html>"),
-        (200, "{\"keys\":[]}"),
-        (503, &*one),
-        (302, &*other),
-    ] {
+    for garbage in [(200, "<html>"), (503, &*one), (302, &*other)] {
         published.answer(garbage.0, garbage.1);
         // A fetch that begins after this has been tried to the end when the next one begins.
         let before = published.fetches();

@@ -14,6 +14,8 @@ let prefix = "";
 // The page tokens of the pages before this one and of this one, and that of the next.
 let pages = [""];
 let nextPage = "";
+// The button with the focus that turned the page, until the page is there.
+let turnedBy = null;
 // The name of the lock whose details are shown; null if none are.
 let shown = null;
 // The fencing tokens of the holders that are shown.
@@ -44,6 +46,12 @@ function parse(text) {
   } catch {
     return null;
   }
+}
+
+// JSON without characters that nobody sees, some of which change the order of what follows.
+function visible(json) {
+  return json.replace(/\p{Cf}|\p{Cc}|\p{Zl}|\p{Zp}/gu, (it) => it.split("").map((unit) =>
+    `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join(""));
 }
 
 // Sends a request and returns the JSON of its answer. `path` is as in the OpenAPI document. It is relative to the page,
@@ -130,6 +138,9 @@ async function showLocks(signal) {
   part("no-locks").hidden = page.locks.length > 0;
   part("next").disabled = !nextPage;
   part("previous").disabled = pages.length === 1;
+  // A button that is disabled loses the focus.
+  turnedBy?.focus();
+  turnedBy = null;
 }
 
 function lockRow(lock) {
@@ -160,7 +171,7 @@ async function showLock(signal) {
 }
 
 function holderRow(holder) {
-  const metadata = holder.metadata === null ? "" : JSON.stringify(holder.metadata);
+  const metadata = holder.metadata === null ? "" : visible(JSON.stringify(holder.metadata));
   return row(holder.owner, holder.fencing_token, modeOf(holder), holder.hold_count, holder.acquired_at,
     remaining(holder), metadata);
 }
@@ -222,6 +233,7 @@ function turnTo(tokens) {
   pages = tokens;
   // The next page is that of the answer to come.
   nextPage = "";
+  turnedBy = [part("next"), part("previous")].find((button) => button === document.activeElement);
   part("next").disabled = part("previous").disabled = true;
   refresh();
 }
@@ -263,6 +275,12 @@ onSubmit("evict-form", async () => {
     part("reason").value = "";
     report(null, "evict-problem");
     refresh();
+    // The lock may have been granted to others once more, after its holders were compared.
+    const others = evicted.evicted.filter((holder) => !isShown(holder));
+    if (others.length) {
+      const names = others.map((holder) => `${holder.owner} (${holder.fencing_token})`);
+      throw new Refusal("Others have just been granted the lock, and were evicted too", names.join(", "));
+    }
   } catch (error) {
     report(error, "evict-problem");
   }

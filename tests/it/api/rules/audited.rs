@@ -131,6 +131,28 @@ async fn of_many_refusals_the_first_of_each_principal_and_verb_have_lines() {
     );
 }
 
+/// Their bodies are not read, so the line has what the head of the request says.
+#[tokio::test]
+async fn the_refusal_of_a_sender_that_may_only_read_has_the_lock_and_what_was_asked_for() {
+    let stream = Stream::new();
+    let api = Api::with(stream.settings()).await;
+    let requests = [
+        (post("/locks/orders/1"), "acquire", "orders/1"),
+        (delete("/locks/orders/2"), "acquire", "orders/2"),
+        (
+            delete("/locks/orders%2F3?reason=x&force=true"),
+            "evict",
+            "orders/3",
+        ),
+    ];
+    for (number, (request, verb, name)) in (1..).zip(requests) {
+        assert_eq!(api.send(by("reader", request)).await.status, 403);
+        let lines = stream.lines("refused", number).await;
+        let last = lines.last().unwrap();
+        assert_eq!((&last["verb"], &last["name"]), (&verb.into(), &name.into()));
+    }
+}
+
 /// Nobody has more lines by having two keys, and no change makes the service forget how many lines were left out.
 #[tokio::test]
 async fn refusals_are_counted_by_principal_whatever_its_key_and_its_rules_are() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::minority::UNCLAIMED;
 use super::super::record::{Action, Answer, Effect, End, Micros, Mode, SECOND, View};
-use super::{Counts, Evidence, Grant, Rule, SETTLING, Violation, story};
+use super::{Counts, Evidence, Grant, Rule, SETTLING, Violation, quorum, story};
 
 /// A free lock is granted to a waiter within this time.
 const GHOST: Micros = 2 * SECOND;
@@ -180,7 +180,8 @@ fn order(
         // A claim that nodes lack has asked them again after a moment.
         let lately = from.saturating_sub(SETTLING).max(waiter.queued);
         let during = (lately, grant.reported);
-        if evidence.history.has_no_majority(during, UNCLAIMED) {
+        let is_together = quorum::are_together(evidence, waiter.claim, grant);
+        if is_together || evidence.history.has_no_majority(during, UNCLAIMED) {
             counts.excused.orders += 1;
             continue;
         }

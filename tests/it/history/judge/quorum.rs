@@ -1,10 +1,26 @@
 //! What a quorum grants while some of its nodes are away.
 
-use super::super::record::{Absence, Micros, SECOND};
-use super::{Evidence, Rule, Violation, story};
+use super::super::record::{Absence, Micros, Mode, SECOND};
+use super::{Evidence, Grant, Rule, Violation, story};
 
 /// How long nodes have to be away, all absences together, for something to be granted without them.
 const LONG: Micros = 3 * SECOND;
+
+/// How far apart the reports of two grants may be that were made at the same time: each takes two round trips more.
+const TOGETHER: Micros = SECOND / 10;
+
+/// Whether a claim was granted its lock together with this grant. Claims that share a lock hold it together, and their
+/// tokens do not say in which order the nodes have admitted them.
+pub(super) fn are_together(evidence: &Evidence<'_>, claim: usize, grant: &Grant<'_>) -> bool {
+    let claims = [claim, grant.claim].map(|claim| &evidence.history.claims[claim]);
+    let mut own = evidence
+        .grants
+        .iter()
+        .filter(|own| own.claim == claim && own.name == grant.name);
+    evidence.history.bounds.is_quorum
+        && claims.iter().all(|claim| claim.mode != Mode::Exclusive)
+        && own.any(|own| own.reported.abs_diff(grant.reported) <= TOGETHER)
+}
 
 pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     let absences = || evidence.history.absences.iter();
