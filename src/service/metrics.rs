@@ -267,3 +267,23 @@ fn not_holder(reason: &NotHolder) -> &'static str {
         NotHolder::Unknown => "unknown",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_is_found_by_its_value() {
+        let labelled = Labelled::new(&["a", "b"], |value| value);
+        assert_eq!((labelled.get("b"), labelled.get("c")), (Some(&"b"), None));
+    }
+
+    #[test]
+    fn a_stream_that_fell_behind_is_counted() {
+        let registry = Metrics::new();
+        let metrics = LockMetrics::new(&registry);
+        metrics.fell_behind();
+        let counted = "leasehold_refused_total{limit=\"events_kept\"} 1";
+        assert!(registry.render().contains(counted), "{}", registry.render());
+    }
+}

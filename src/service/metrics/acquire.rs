@@ -252,3 +252,24 @@ fn blocked(first: &Conflict) -> &'static str {
         ConflictKind::Waiters => "queued",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::group_outcome;
+
+    #[test]
+    fn groups_have_the_outcomes_that_their_teams_can_act_on() {
+        let all = [
+            ("granted", "granted"),
+            ("reentered", "granted"),
+            ("wait_timeout", "wait_timeout"),
+            ("disconnected", "disconnected"),
+            ("error", "error"),
+            ("recovering", "error"),
+            ("blocked", "refused"),
+        ];
+        for (outcome, group) in all {
+            assert_eq!(group_outcome(outcome), group);
+        }
+    }
+}

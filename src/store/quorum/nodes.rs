@@ -349,3 +349,23 @@ pub(super) async fn confirm<T>(
         sleep(jittered(pauses.next(RETRY_MIN, RETRY_MAX))).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client may then go on elsewhere, and need not repeat the request with its token.
+    #[test]
+    fn nothing_is_done_if_all_nodes_say_so() {
+        let refused = || Some(Err(StoreError::unavailable(Fault::Full, "full")));
+        let error = |answers: [Option<StoreResult<()>>; 3]| {
+            ByNode(answers.into()).no_majority(Effect::MayBeDone)
+        };
+        let is_unknown = |error| matches!(error, StoreError::Unknown { .. });
+        assert!(!is_unknown(error([refused(), refused(), refused()])));
+        assert!(is_unknown(error([refused(), refused(), None])));
+        assert!(is_unknown(error([refused(), refused(), Some(Ok(()))])));
+        let unknown = Some(Err(StoreError::unknown(Fault::Io, "lost")));
+        assert!(is_unknown(error([refused(), refused(), unknown])));
+    }
+}

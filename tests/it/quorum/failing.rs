@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 use super::nodes::{Process, is_granted, plain_stores, unreachable};
 use crate::support::eventually;
 use crate::support::fixture::{
-    LONG, READ, SHORT, Waiter, assert_held, claim, deadline, deadlines, for_short, lock_of, only,
-    rival,
+    LONG, READ, SHORT, Waiter, assert_held, at_depth, claim, deadline, deadlines, for_short,
+    lock_of, only, rival,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -155,14 +155,14 @@ async fn a_renewal_puts_the_lease_back_at_a_node_that_was_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_put_back_keeps_its_limits() {
+async fn a_lease_that_was_put_back_keeps_its_depth_and_its_limits() {
     let process = Process::alone();
     process.without(&[2]);
     let claim = Claim {
         min_hold: Some(LONG / 2),
         max_hold: Some(LONG + SHORT),
         lock_delay: Some(SHORT),
-        ..claim()
+        ..at_depth(&claim(), 3)
     };
     process.fixture.granted(&claim).await;
     process.settled().await;
@@ -182,14 +182,16 @@ async fn a_lease_that_was_put_back_keeps_its_limits() {
         deadline(),
     );
     match renewed.await.expect("the node answers") {
-        Renewed::Extended(renewals) => assert_eq!(
-            only(renewals).limits,
-            HoldLimits {
+        Renewed::Extended(renewals) => {
+            let renewal = only(renewals);
+            assert_eq!(renewal.lease.holder.hold_count, claim.hold_count);
+            let expected = HoldLimits {
                 min_hold_left: limits.min_hold_left.map(|left| left - passed),
                 max_hold_left: limits.max_hold_left.map(|left| left - passed),
                 ..limits
-            }
-        ),
+            };
+            assert_eq!(renewal.limits, expected);
+        }
         other => panic!("it was put back, but: {other:?}"),
     }
 }
