@@ -75,3 +75,26 @@ fn a_lease_counts_from_the_end_of_the_wait_where_an_eviction_may_mean_a_rest_of_
     assert!(is_explained(true));
     assert!(!is_explained(false));
 }
+
+/// Shortly before the lease of Gus ends, it is evicted, or what a node has kept of it: Hal is granted the lock meanwhile.
+#[test]
+fn an_eviction_that_may_mean_a_rest_may_end_the_lease_as_well() {
+    let is_explained = |is_evicted: bool| {
+        let mut history = valid();
+        two_claims(&mut history);
+        history.bounds.is_quorum = true;
+        // It lasts until 10.01 s.
+        history.ask(GUS, NOW, 5_000, 5_010, granted(&[("b", 100)], true, 0));
+        if is_evicted {
+            evict(&mut history, 9_900, 10_100, &[100]);
+        }
+        history.ask(HAL, NOW, 9_930, 9_950, granted(&[("b", 200)], true, 0));
+        history.outages.push(Outage {
+            node: Some(1),
+            ..outage(Effect::Minority, 9_900, 10_100)
+        });
+        check(&history).is_empty()
+    };
+    assert!(is_explained(true));
+    assert!(!is_explained(false));
+}

@@ -255,7 +255,11 @@ impl Part<'_> {
         let evictions = self.requests.iter().filter_map(|(_, request)| {
             let is_unnamed = history.may_end_unnamed(request, (claim, fence), evidence.at);
             let is_open = request.action == Action::Evict && may_take_effect(request);
-            (is_open || is_unnamed).then_some(request.sent)
+            // It may have been a rest that was evicted, or the lease itself, shortly before its end.
+            let is_named =
+                matches!(request.last(), Some(Answer::Evicted(named)) if named.contains(&fence));
+            let is_of_rest = is_named && history.may_be_of_rest(request, (claim, fence));
+            (is_open || is_unnamed || is_of_rest).then_some(request.sent)
         });
         let shared = own()
             .filter(|(_, request)| request.action == Action::StepDown && may_take_effect(request));
