@@ -314,7 +314,7 @@ impl Problem {
     pub(in crate::http) fn eviction_unfinished(name: LockName, evicted: &Holders) -> Self {
         let count = evicted.total;
         let detail = format!(
-            "{count} holders were evicted before the timeout, and others still hold the lock; repeat the request to continue"
+            "{count} holders were evicted, and others may still hold the lock; repeat the request to continue"
         );
         let mut refusal = Self::new(Code::StoreUnavailable, detail);
         refusal.0.extras.name = Some(name);

@@ -224,6 +224,26 @@ fn a_renewal_may_fail_while_a_node_is_slow_if_a_contender_may_have_had_another_o
     assert!(is_rejected(8_700, true), "no node is slow any more");
 }
 
+/// What one of the others has may go on with it.
+#[test]
+fn an_eviction_may_be_left_undone_while_a_node_of_a_quorum_does_not_answer() {
+    let is_rejected = |is_quorum: bool, away_until: Micros| {
+        let mut history = valid();
+        history.bounds.is_quorum = is_quorum;
+        history.outages.push(Outage {
+            node: Some(1),
+            ..outage(Effect::Minority, 7_000, away_until)
+        });
+        let fails = refused(503, "store_unavailable");
+        let eviction = history.ask(5, Action::Evict, 8_000, 8_010, fails);
+        history.requests[eviction].claim = None;
+        breaks(Rule::WrongFailure, &history)
+    };
+    assert!(!is_rejected(true, 9_000));
+    assert!(is_rejected(true, 7_500), "all nodes answer");
+    assert!(is_rejected(false, 7_500), "it has no other nodes");
+}
+
 /// It reports nothing, and reaches the nodes one after the other while they grant the lock.
 #[test]
 fn an_eviction_may_end_the_lease_that_a_quorum_grants_meanwhile_and_no_other() {

@@ -94,3 +94,26 @@ fn the_order_of_grants_that_share_a_lock_at_the_same_time_is_excused_on_a_quorum
     assert!(is_rejected(true, Mode::Exclusive, 20));
     assert!(is_rejected(false, shared, 20));
 }
+
+/// Gus came while two nodes stood still, and is overtaken before he asks again.
+#[test]
+fn a_place_that_was_asked_for_while_nodes_failed_may_be_at_few_of_them() {
+    let is_rejected = |failed_from: Micros| {
+        let mut history = valid();
+        history.bounds.is_quorum = true;
+        for owner in ["gus", "hal"] {
+            history.claims.push(claim(owner, &["b"], Mode::Exclusive));
+        }
+        let waits = Action::Acquire { wait: 30 * SECOND };
+        let first = history.ask(6, waits, 18_000, 20_000, Answer::Queued);
+        history.requests[first].end = Some((40_000 * MS, End::Broken));
+        history.ask(7, waits, 20_010, 20_050, granted(&[("b", 60)], true, 0));
+        history.outages.extend([0, 1].map(|node| Outage {
+            node: Some(node),
+            ..outage(Effect::Minority, failed_from, failed_from + 1_900)
+        }));
+        is_overtaken(&history)
+    };
+    assert!(!is_rejected(18_000));
+    assert!(is_rejected(12_000));
+}

@@ -177,8 +177,9 @@ fn order(
         {
             continue;
         }
-        // A claim that nodes lack has asked them again after a moment.
-        let lately = from.saturating_sub(SETTLING).max(waiter.queued);
+        // A claim that nodes lack, because they failed when it came or later, has asked them again after a moment.
+        let came_first = waiter.attached.iter().map(|one| one.from).min();
+        let lately = from.saturating_sub(SETTLING).max(came_first.unwrap_or(0));
         let during = (lately, grant.reported);
         let is_together = quorum::are_together(evidence, waiter.claim, grant);
         if is_together || evidence.history.has_no_majority(during, UNCLAIMED) {

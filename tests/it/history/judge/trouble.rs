@@ -194,6 +194,11 @@ fn reports_lease(request: &Request) -> bool {
 /// Whether it needs a lease that its claim has or may have got before, and too few nodes may have that: two have it at
 /// first, and if one of those fails or is slow, the other is no majority.
 fn may_lack_a_node(evidence: &Evidence<'_>, request: &Request, at: Micros) -> bool {
+    if request.action == Action::Evict && evidence.history.bounds.is_quorum {
+        // A lease that one of the others has may go on if a node that does not answer has it, too.
+        let mut outages = evidence.history.outages.iter();
+        return outages.any(|outage| outage.node.is_some() && outage.overlaps(request.sent, at));
+    }
     let during = (request.sent.saturating_sub(RECONNECTING), at);
     let Some(claim) = request.claim.filter(|_| needs_lease(request)) else {
         return false;
