@@ -350,12 +350,14 @@ fn let_in(
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
     let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
-    let (verb, name) = asked(&request);
-    let problem = is_refused.then(|| refusal(keys, &principal, verb, ""));
+    let refused = is_refused.then(|| asked(&request));
+    let problem = refused
+        .as_ref()
+        .map(|(verb, _)| refusal(keys, &principal, *verb, ""));
     if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
         requester.principal = Some(principal);
         requester.rate_limit = rate_limit;
-        if is_refused {
+        if let Some((verb, name)) = refused {
             app.audit_refusal(requester, verb, name.as_ref());
         }
     }

@@ -48,15 +48,13 @@ impl CommitId {
     }
 
     pub(super) fn from_bytes(bytes: &[u8; Self::LENGTH]) -> Self {
-        let (database, number) = bytes.split_at(size_of::<u128>());
-        let whole = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .fold(0, |all, byte| all << 8 | u128::from(*byte))
-        };
+        let (mut database, mut number) = ([0; size_of::<u128>()], [0; size_of::<u64>()]);
+        let (first, last) = bytes.split_at(database.len());
+        database.copy_from_slice(first);
+        number.copy_from_slice(last);
         Self {
-            database: whole(database),
-            number: whole(number) as u64,
+            database: u128::from_be_bytes(database),
+            number: u64::from_be_bytes(number),
         }
     }
 
