@@ -293,6 +293,8 @@ mod tests {
         assert!(rights.permit_somewhere(Verb::List) && !rights.permit_somewhere(Verb::Evict));
         assert!(rights.listed().cover(&name("pay/1")) && !rights.listed().cover(&name("orders/1")));
         assert!(!rights.list_every_lock());
+        let twice = Verbs::from(Verb::Read).and(Verb::Read.into());
+        assert!(twice.contains(Verb::Read));
         let all = Rights::everywhere(Verbs::ALL);
         assert!(
             Verb::ALL

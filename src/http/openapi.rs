@@ -58,7 +58,7 @@ Errors are problems (RFC 9457); programs should check the `code`. `/problems` ex
 #[must_use]
 pub fn document() -> OpenApi {
     let server = ServerBuilder::new()
-        .url("./")
+        .url(".")
         .description(Some("The service that serves this document."));
     OpenApiBuilder::new()
         .info(info())

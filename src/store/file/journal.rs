@@ -322,10 +322,11 @@ impl FileJournal {
             state.written_at = batch.now;
             state.committing = None;
         }
-        batch.progress.send_replace(Progress::Written);
+        // Before the answers: who is told that a lock is free does not learn it later than whoever has released it.
         if let Some(listener) = self.listener.get() {
             deliver(batch.notifications, listener.as_ref());
         }
+        batch.progress.send_replace(Progress::Written);
     }
 
     /// Puts the batch back before what came since, so that the next commit writes both.

@@ -54,13 +54,22 @@ async fn a_stream_is_counted_for_as_long_as_it_holds_its_lock() {
     let api = api("locks_max = 1").await;
     let hold = || greedy(post("/locks/a?ttl=1h").header("accept", "text/event-stream"));
     for _ in 0..3 {
-        let stream = eventually("there is room", async || {
-            let response = api.open(hold()).await;
-            (response.status() == 200 || response.status() == 201).then_some(response)
+        let stream = eventually("there is room, and it is counted", async || {
+            let stream = api.open(hold()).await;
+            if !stream.status().is_success() {
+                return None;
+            }
+            let other = api.send(greedy(post("/locks/b"))).await;
+            if other.status == 201 {
+                // On a busy machine a count may not arrive in time, and is made up for by the next renewal.
+                let release = greedy(delete("/locks/b").token(other.header("lock-token")));
+                assert_eq!(api.send(release).await.status, 204);
+                return None;
+            }
+            assert_eq!(other.code(), "quota_exceeded", "{}", other.text());
+            Some(stream)
         })
         .await;
-        let other = api.send(greedy(post("/locks/b"))).await;
-        assert_eq!(other.code(), "quota_exceeded", "{}", other.text());
         drop(stream);
     }
 }
