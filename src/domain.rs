@@ -23,7 +23,7 @@ pub use claim::{
 };
 pub use event::{EventKind, LockEvent};
 pub use lease::{AnswerRoom, Fence, Holder, Holders, Lease, PageRoom, Timestamp};
-pub use lease_quota::{CountOutcome, CountStep, LeaseQuota, UNCOUNTED_MAX, UndoneBy};
+pub use lease_quota::{CountOutcome, CountStep, LeaseQuota, LeasesOf, UNCOUNTED_MAX, UndoneBy};
 pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use name_groups::NameGroups;

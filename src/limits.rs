@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::telemetry::Metrics;
 pub use gate::{Gate, GatePermit, Slot};
-pub use leases::LeaseBudget;
+pub use leases::{LeaseBudget, LeaseCount};
 pub use rate::{BucketEmpty, BucketLevel, RequestBucket};
 
 /// An amount that may be in use at once. Clones share it.
@@ -242,13 +242,15 @@ pub enum Limit {
     WaitersPerPrincipal,
     /// Leases of one principal.
     LocksPerPrincipal,
+    /// Leases of all together.
+    LocksHeld,
     /// Leases and places in queues that the embedded store keeps.
     Locks,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::TlsHandshakesPerPeer,
@@ -285,6 +287,7 @@ impl Limit {
         Self::RequestRatePerPrincipal,
         Self::WaitersPerPrincipal,
         Self::LocksPerPrincipal,
+        Self::LocksHeld,
         Self::Locks,
     ];
 
@@ -328,6 +331,7 @@ impl Limit {
             Self::RequestRatePerPrincipal => "request_rate_per_principal",
             Self::WaitersPerPrincipal => "waiters_per_principal",
             Self::LocksPerPrincipal => "locks_per_principal",
+            Self::LocksHeld => "locks_held",
             Self::Locks => "locks",
         }
     }

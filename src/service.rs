@@ -307,7 +307,7 @@ impl ServiceShared {
         (now, Deadlines { step, end })
     }
 
-    /// Renews leases of a principal that may have so many. Their remaining times are as of now.
+    /// Renews leases, and counts them where there is a quota. Their remaining times are as of now.
     async fn renew(
         self: &Arc<Self>,
         names: &LockNames,

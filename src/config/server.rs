@@ -8,11 +8,14 @@ use super::error::{ConfigError, Origin};
 use super::keys_file::RequestRate;
 use super::listen::{ListenAddress, socket_mode};
 use super::settings::{BYTES_MAX, SERVED_MAX, Settings, UpperBound};
+use crate::domain::LockNames;
 
 /// The largest response has a few megabytes; with less than this, only one at a time would fit.
 const ANSWER_BYTES_MIN: usize = 1024 * 1024;
 /// Each has an event loop of its own.
 const THREADS_MAX: UpperBound = UpperBound(1_024, "a process has no use for more");
+/// Redis frees the whole count in one step when all leases have run out.
+const LOCKS_MAX: UpperBound = UpperBound(1_000_000, "a store can count no more");
 /// As many as the stream counter of an HTTP/2 connection can hold.
 const STREAMS_MAX: UpperBound = UpperBound(10_000, "an HTTP/2 connection can count no more");
 
@@ -47,6 +50,8 @@ pub struct ServerConfig {
     pub requests_max: usize,
     /// How fast requests of all clients may come, without renewals and releases; `None` for as fast as they are answered.
     pub requests: Option<RequestRate>,
+    /// How many locks clients may hold together, over all processes; `None` for as many as the store can keep.
+    pub locks_max: Option<usize>,
     /// From the opening of a connection, or the first byte of a request, to the end of its head.
     pub header_read_timeout: Duration,
     /// From a response to the whole head of the next request.
@@ -107,6 +112,7 @@ impl ServerConfig {
             http2_streams_max: u32::try_from(streams).expect("it is below the limit"),
             requests_max: settings.count("server.requests_max", SERVED_MAX)?,
             requests: requests(settings)?,
+            locks_max: locks_max(settings)?,
             header_read_timeout: settings.positive("server.header_read_timeout")?,
             idle_timeout: settings.positive("server.idle_timeout")?,
             body_timeout: settings.positive("server.body_timeout")?,
@@ -178,6 +184,21 @@ fn requests(settings: &Settings) -> Result<Option<RequestRate>, ConfigError> {
         per_second,
         burst: per_second,
     }))
+}
+
+/// How many locks clients may hold together. A single claim must never exceed it: it would be refused for ever.
+fn locks_max(settings: &Settings) -> Result<Option<usize>, ConfigError> {
+    const NAME: &str = "server.locks_max";
+    match share(settings, NAME, LOCKS_MAX)? {
+        Some(few) if few < LockNames::COUNT_MAX => {
+            let least = LockNames::COUNT_MAX;
+            let problem = format!(
+                "{few} is out of range; use 0 or at least {least}, because one claim may have so many locks"
+            );
+            Err(settings.invalid(NAME, problem))
+        }
+        locks_max => Ok(locks_max),
+    }
 }
 
 /// A list of names in one text, so that a flag or a variable can set it too.

@@ -1,4 +1,5 @@
-//! The quota of leases: how many locks a principal may hold at a time, and the steps by which a store counts them.
+//! The quota of leases: how many locks a principal, or all together, may hold at a time, and the steps by which a store
+//! counts them.
 //!
 //! The count is kept apart from the locks, because in a cluster the locks of a principal are at many nodes. So the
 //! steps must not depend on their order: no step shortens the time for which another one has counted a lease, a lease
@@ -14,11 +15,11 @@ use super::{Attempt, Bucket};
 /// count was lost, or began later.
 pub const UNCOUNTED_MAX: Duration = Duration::from_secs(10);
 
-/// How many leases a principal may have at a time. Cloning is cheap.
+/// How many leases there may be at a time. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseQuota {
-    /// The principal whose leases are counted.
-    pub principal: Arc<str>,
+    /// Whose leases are counted.
+    pub of: LeasesOf,
     /// How many there may be.
     pub leases_max: usize,
 }
@@ -27,11 +28,31 @@ impl LeaseQuota {
     /// The bucket in whose slot a cluster has the count.
     #[must_use]
     pub fn bucket(&self) -> Bucket {
-        Bucket::of(&self.principal)
+        Bucket::of(self.of.name())
     }
 }
 
-/// A step of the count of a principal's leases, for some leases of one claim. A step that is repeated changes nothing.
+/// Whose leases a quota counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeasesOf {
+    /// Those of all principals, and of clients that are none.
+    All,
+    /// Those of a principal.
+    Principal(Arc<str>),
+}
+
+impl LeasesOf {
+    /// What tells the counts apart where they are kept. The name of a principal is never empty.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Principal(name) => name,
+            Self::All => "",
+        }
+    }
+}
+
+/// A step of the count of a quota, for some leases of one claim. A step that is repeated changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountStep {
     /// Counts nothing: is there room for these leases?
@@ -79,7 +100,7 @@ pub enum CountOutcome {
     Within,
     /// There is no room, and nothing changed.
     Full {
-        /// When there is room, if the principal renews nothing.
+        /// When there is room, if nothing is renewed.
         retry_in: Duration,
     },
 }

@@ -42,10 +42,12 @@ pub enum Refused {
         /// How long new grants wait.
         retry_in: Duration,
     },
-    /// The principal has as many leases as its quota permits: the service says so, with the count of the store. The store
-    /// itself says so of a claim whose grant is being rolled back for that reason, see [`Rollback::Refuse`].
+    /// There are as many leases as a quota permits: the service says so, with the count of the store. The store itself
+    /// says so of a claim whose grant is being rolled back for that reason, see [`Rollback::Refuse`].
     TooManyLeases {
-        /// When there is room for the claim, if the principal renews nothing; or when the grant is final, if it stays.
+        /// Whether it is the quota of all. A store does not know which one it is, and says that it is the principal's.
+        of_all: bool,
+        /// When there is room for the claim, if nothing is renewed; or when the grant is final, if it stays.
         retry_in: Duration,
     },
 }

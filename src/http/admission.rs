@@ -11,7 +11,7 @@ use super::app::{App, HttpSettings};
 use super::problem::Problem;
 use super::requester::Requester;
 use crate::domain::{Claim, LockName, Metadata};
-use crate::limits::{Gate, Limit, Slot};
+use crate::limits::{Gate, LeaseBudget, Limit, Slot};
 use crate::server::Peer;
 use crate::service::LockService;
 
@@ -164,6 +164,7 @@ impl App {
             self.refusals().count(limit);
             Problem::over_limit(limit)
         })?;
-        Ok(slot.with_quota(requester.places().cloned(), requester.leases().cloned()))
+        let leases = LeaseBudget::of(requester.leases(), self.leases());
+        Ok(slot.with_quota(requester.places().cloned(), leases))
     }
 }

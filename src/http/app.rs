@@ -12,8 +12,8 @@ use super::metrics::HttpMetrics;
 use super::metrics_page::MetricsPage;
 use super::pages::IndexPages;
 use crate::config::{Config, LogRequests, OperatorTransport, RequestRate, StoreUrl};
-use crate::domain::Bounds;
-use crate::limits::{Budget, Refusals, RequestBucket};
+use crate::domain::{Bounds, LeaseQuota, LeasesOf};
+use crate::limits::{Budget, LeaseCount, Refusals, RequestBucket};
 use crate::service::LockService;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Build, Metrics};
@@ -38,6 +38,7 @@ struct AppShared {
     refusals: Refusals,
     admission: Admission,
     requests: Option<RequestBucket>,
+    leases: Option<LeaseCount>,
     answer_bytes: Budget,
     admin_answer_bytes: Budget,
     body_bytes: Budget,
@@ -60,6 +61,8 @@ pub struct HttpSettings {
     pub operations_max: usize,
     /// How fast requests of all clients may come, without renewals and releases.
     pub requests: Option<RequestRate>,
+    /// How many locks clients may hold together, over all processes.
+    pub locks_max: Option<usize>,
     /// How many listings may be in flight.
     pub listings_max: usize,
     /// How many event streams may be open.
@@ -110,6 +113,7 @@ impl HttpSettings {
             answer_bytes_max: server.answer_bytes_max,
             operations_max: server.operations_max,
             requests: server.requests,
+            locks_max: server.locks_max,
             listings_max: server.listings_max,
             event_streams_max: server.event_streams_max,
             renewals_max: server.renewals_max,
@@ -149,6 +153,10 @@ impl App {
                 refusals: Refusals::new(&metrics),
                 admission,
                 requests: settings.requests.map(RequestBucket::new),
+                leases: settings.locks_max.map(|leases_max| {
+                    let of = LeasesOf::All;
+                    LeaseCount::new(LeaseQuota { of, leases_max })
+                }),
                 answer_bytes: Budget::new(settings.answer_bytes_max),
                 admin_answer_bytes: Budget::new(ADMIN_ANSWER_BYTES_MAX),
                 body_bytes: Budget::new(settings.body_bytes_total_max),
@@ -193,6 +201,11 @@ impl App {
     /// The requests of all clients that may begin; `None` if they are not limited.
     pub(super) fn requests(&self) -> Option<&RequestBucket> {
         self.inner.requests.as_ref()
+    }
+
+    /// The count of the leases of all clients; `None` if they are not limited.
+    pub(super) fn leases(&self) -> Option<&LeaseCount> {
+        self.inner.leases.as_ref()
     }
 
     pub(super) fn admission(&self) -> &Admission {

@@ -180,7 +180,7 @@ impl Slot {
         })
     }
 
-    /// The same slot, of a request whose principal may have these places in queues, and these leases.
+    /// The same slot, of a request that may take these places in queues, and add these leases.
     #[must_use]
     pub fn with_quota(self, places: Option<Budget>, leases: Option<LeaseBudget>) -> Self {
         let shared = self.shared;
@@ -197,7 +197,7 @@ impl Slot {
         self.places.as_ref()
     }
 
-    /// The leases of the principal whose request it is; `None` if they are not limited.
+    /// The leases that its request may add; `None` if they are not limited.
     #[must_use]
     pub fn leases(&self) -> Option<&LeaseBudget> {
         self.leases.as_ref()

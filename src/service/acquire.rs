@@ -217,12 +217,13 @@ impl Request {
     /// Counts the store's reply in the metrics, for the expected length of later ones, and what it grants in the quota.
     async fn counted(
         &self,
-        reply: Result<Acquired, StoreError>,
+        mut reply: Result<Acquired, StoreError>,
         sent: Instant,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         self.inner.metrics.store_acquire(sent.elapsed(), &reply);
-        if let Ok(acquired) = &reply {
+        if let Ok(acquired) = &mut reply {
+            self.with_quota_named(acquired);
             self.inner.listed_holders.acquired(&self.claim, acquired);
         }
         match self.slot.leases() {
@@ -232,7 +233,7 @@ impl Request {
         }
     }
 
-    /// The refusal of a claim whose principal had too many leases when this process asked last, and still has.
+    /// The refusal of a claim that would exceed a quota of leases, which was full when this process asked last and still is.
     pub(super) async fn refused_by_quota(
         &self,
         stage: WaitStage,

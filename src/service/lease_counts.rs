@@ -1,4 +1,4 @@
-//! The leases of principals that have a quota of them, which the store counts beside the locks.
+//! The leases for which there is a quota, of their principal or of all. The store counts them beside the locks.
 //!
 //! **No request makes a lease final, or moves its end later, before the lease is counted.**
 //!
@@ -14,14 +14,15 @@
 //!   either.
 //!
 //! A lease that has lasted longer than it takes to count a grant is counted even if there is no room, because its count
-//! was lost. Only principals with such a quota pay for this: one or two more requests to the store for each operation.
+//! was lost. Only where there is such a quota is this paid for: one or two more requests to the store for each operation
+//! and quota.
 
 mod claims;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join3};
+use futures_util::future::{join, join_all, join3};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -30,7 +31,7 @@ use crate::domain::{
     Attempt, CountOutcome, CountStep, Lease, LockName, NotHeld, NotHolder, Released, Renewed,
     RollbackRight, Token, Ttl, UNCOUNTED_MAX, UndoneBy,
 };
-use crate::limits::LeaseBudget;
+use crate::limits::{LeaseBudget, LeaseCount};
 use crate::store::{Fault, StoreError, StoreResult};
 pub(super) use claims::WaitStage;
 
@@ -82,8 +83,8 @@ impl ServiceShared {
         let deadline = Instant::now() + COUNTED_BEFORE_MAX;
         let step = CountStep::Take { by, lasts };
         match self.try_to_count(leases, step, claim, deadline).await {
-            Some(CountOutcome::Within) => CountedBefore::Yes(by),
-            Some(CountOutcome::Full { .. }) => CountedBefore::NoRoom,
+            Some(Room::Enough) => CountedBefore::Yes(by),
+            Some(Room::Lacking { .. }) => CountedBefore::NoRoom,
             None => CountedBefore::Unknown,
         }
     }
@@ -235,13 +236,13 @@ impl ServiceShared {
     }
 
     /// A step that the operation can do without. `None` if there was nothing to count, or no answer in time.
-    async fn try_to_count(
+    async fn try_to_count<'a>(
         &self,
-        leases: &LeaseBudget,
+        leases: &'a LeaseBudget,
         step: CountStep,
         claim: (&[LockName], Token),
         deadline: Instant,
-    ) -> Option<CountOutcome> {
+    ) -> Option<Room<'a>> {
         if claim.0.is_empty() {
             return None;
         }
@@ -250,9 +251,38 @@ impl ServiceShared {
         self.count(leases, step, claim, deadline).await.ok()
     }
 
-    async fn count(
+    /// A step in each count. Leases are taken in all of them or in none.
+    async fn count<'a>(
         &self,
-        leases: &LeaseBudget,
+        leases: &'a LeaseBudget,
+        step: CountStep,
+        claim: (&[LockName], Token),
+        deadline: Instant,
+    ) -> StoreResult<Room<'a>> {
+        let one = |count, step| self.count_one(count, step, claim, deadline);
+        if !matches!(step, CountStep::Check | CountStep::Take { .. }) {
+            let counted = join_all(leases.counts().map(|count| one(count, step))).await;
+            return counted
+                .into_iter()
+                .try_for_each(|it| it.map(drop))
+                .map(|()| Room::Enough);
+        }
+        for (taken, count) in leases.counts().enumerate() {
+            if let CountOutcome::Full { retry_in } = one(count, step).await? {
+                if let CountStep::Take { by, .. } = step {
+                    // Without an answer, they are counted for as long as they would have lasted.
+                    let before = leases.counts().take(taken);
+                    join_all(before.map(|count| one(count, CountStep::Undo(by)))).await;
+                }
+                return Ok(Room::Lacking { count, retry_in });
+            }
+        }
+        Ok(Room::Enough)
+    }
+
+    async fn count_one(
+        &self,
+        count: &LeaseCount,
         step: CountStep,
         (names, token): (&[LockName], Token),
         deadline: Instant,
@@ -260,7 +290,7 @@ impl ServiceShared {
         let sent = Instant::now();
         let counting = self
             .store
-            .count_leases(leases.quota(), step, names, token, deadline);
+            .count_leases(count.quota(), step, names, token, deadline);
         let counted = timeout_at(deadline, counting).await.unwrap_or_else(|_| {
             let detail = "the count did not answer in time";
             Err(StoreError::unknown(Fault::Timeout, detail))
@@ -270,6 +300,20 @@ impl ServiceShared {
             .operation("count", sent.elapsed(), &counted);
         counted
     }
+}
+
+/// Whether the quotas of a claim have room for its leases.
+#[derive(Clone, Copy, Debug)]
+enum Room<'a> {
+    /// All of them have, and a step was taken in each.
+    Enough,
+    /// One of them has none, and nothing is counted in any.
+    Lacking {
+        /// The count without room.
+        count: &'a LeaseCount,
+        /// When there is room, if nothing is renewed.
+        retry_in: Duration,
+    },
 }
 
 /// What an operation has learnt about the lease of a claim.

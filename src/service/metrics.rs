@@ -153,9 +153,6 @@ impl LockMetrics {
         if let Ok(Acquired::Refused(Refused::TooManyWaiters { .. })) = answer {
             self.refusals.count(Limit::WaitersPerLock);
         }
-        if let Ok(Acquired::Refused(Refused::TooManyLeases { .. })) = answer {
-            self.too_many_leases();
-        }
         if let Ok(Acquired::Granted(granted)) = answer {
             for previous in &granted.expired {
                 self.expired.increment(1);
@@ -173,9 +170,12 @@ impl LockMetrics {
         }
     }
 
-    /// Counts a claim that was refused because its principal has too many leases.
-    pub(super) fn too_many_leases(&self) {
-        self.refusals.count(Limit::LocksPerPrincipal);
+    /// Counts a claim that was refused because its principal, or all together, have too many leases.
+    pub(super) fn too_many_leases(&self, of_all: bool) {
+        self.refusals.count(match of_all {
+            true => Limit::LocksHeld,
+            false => Limit::LocksPerPrincipal,
+        });
     }
 
     /// Counts a stream that fell behind by more events than are kept.

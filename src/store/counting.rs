@@ -1,4 +1,4 @@
-//! The part of the contract of every store that counts the leases of principals that have a quota of them.
+//! The part of the contract of every store that counts the leases for which there is a quota.
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -6,13 +6,13 @@ use tokio::time::Instant;
 use super::StoreResult;
 use crate::domain::{CountOutcome, CountStep, LeaseQuota, LockName, Token};
 
-/// A store that counts the leases of principals, for all processes that use it.
+/// A store that counts the leases of principals and of all, for all processes that use it.
 ///
-/// The count is by principal and claim, and knows nothing of the locks: what it has to be told, and in which order, is in
+/// The count is by quota and claim, and knows nothing of the locks: what it has to be told, and in which order, is in
 /// [`CountStep`]. A lease that nobody keeps is no longer counted when it has run out by the store's clock.
 #[async_trait]
 pub trait CountLeases {
-    /// Takes a step of the count of a principal's leases: those of the claim with this token on these locks.
+    /// Takes a step of the count of a quota: of the leases of the claim with this token on these locks.
     async fn count_leases(
         &self,
         quota: &LeaseQuota,

@@ -1,25 +1,23 @@
 //! The quota of leases: what real processes with one store permit together, and what happens while the store does not
 //! count. `contract::counting` has the count itself, `api::rules::quotas` the answers.
 
+mod both;
 mod hostile;
 mod kept;
+mod team;
 mod twice;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::config::KeyHash;
-use leasehold::domain::{Claim, LeaseQuota, LockState, Refused, RenewOptions, Renewed};
-use leasehold::limits::{LeaseBudget, Slot};
+use leasehold::domain::{Claim, LeaseQuota, LeasesOf, LockState, Refused, RenewOptions, Renewed};
+use leasehold::limits::{LeaseBudget, LeaseCount, Slot};
 use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{LockStore, StoreError};
-use reqwest::{Client, Method, Response};
-use tempfile::NamedTempFile;
+use reqwest::Method;
 
-use crate::config::{KEY, file};
-use crate::process::Serving;
+use self::team::{LOCKS_MAX, LOCKS_MAX_OF_ALL, OF_ALL, OF_PRINCIPAL, Team, Tested};
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
 use crate::support::fixture::{claim, deadline, lock_of};
@@ -27,139 +25,10 @@ use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::scripted_store::{Behavior, Operation, ScriptedStore, unavailable};
 use crate::support::stores;
 
-const LOCKS_MAX: usize = 5;
-
-/// How many principals attack, one after the other, and how many help them.
-const ATTACKS: usize = 8;
-
-/// The key of a principal that attacks or helps.
-fn attacking_key(number: usize) -> String {
-    format!("the-key-of-the-attacking-principal-{number}")
-}
-
-/// Principals with this quota of locks each.
-fn keys_file() -> String {
-    let attacking = (0..2 * ATTACKS).map(attacking_key);
-    let keys = [KEY.to_owned()].into_iter().chain(attacking);
-    let principals = keys.enumerate().map(|(number, key)| {
-        let hash = KeyHash::of(key.as_bytes());
-        format!(
-            "[principals.team-{number}]\nkeys = [\"{hash}\"]\n\
-             rules = [{{ prefix = \"\", verbs = [\"acquire\", \"list\", \"read\"] }}]\n\
-             quota = {{ locks_max = {LOCKS_MAX} }}\n"
-        )
-    });
-    principals.collect()
-}
-
-/// Processes with one store.
-struct Team {
-    processes: Vec<Serving>,
-    client: Client,
-    tries: AtomicUsize,
-    _keys: NamedTempFile,
-}
-
-/// The name of a lock, and the token of its lease.
-type Held = (String, String);
-
-impl Team {
-    fn on(store: &str) -> Self {
-        let keys = file(&keys_file());
-        let path = keys.path().to_str().unwrap();
-        let arguments = [
-            "--store",
-            store,
-            "--auth-keys-file",
-            path,
-            "--auth-metrics",
-            "none",
-        ];
-        let start = |_| tokio::task::block_in_place(|| Serving::start(&arguments));
-        Self {
-            processes: (0..3).map(start).collect(),
-            client: Client::new(),
-            tries: AtomicUsize::new(0),
-            _keys: keys,
-        }
-    }
-
-    async fn send(&self, process: usize, method: Method, path: &str, token: &str) -> Response {
-        let url = format!("{}/locks/{path}", self.processes[process].url);
-        let request = self.client.request(method, url).bearer_auth(KEY);
-        let request = match token {
-            "" => request,
-            token => request.header("lock-token", token),
-        };
-        request.send().await.unwrap()
-    }
-
-    /// Acquires a lock. The error is the name of a lock that was beyond the quota.
-    async fn acquire(&self, process: usize, ttl: &str) -> Result<Held, String> {
-        eventually("there is an answer", async || {
-            self.try_to_acquire(process, ttl).await
-        })
-        .await
-    }
-
-    /// Each try is for another lock, because what was refused is given back in the background.
-    async fn try_to_acquire(&self, process: usize, ttl: &str) -> Option<Result<Held, String>> {
-        let number = self.tries.fetch_add(1, Ordering::Relaxed);
-        let name = format!("job/{number}");
-        let path = format!("{name}?ttl={ttl}");
-        let answer = self.send(process, Method::POST, &path, "").await;
-        let headers = answer.headers();
-        match answer.status().as_u16() {
-            201 => {
-                let token = headers["lock-token"].to_str().unwrap().to_owned();
-                Some(Ok((name, token)))
-            }
-            429 => {
-                assert!(headers.contains_key("retry-after"));
-                let problem: serde_json::Value = answer.json().await.unwrap();
-                assert_eq!(problem["code"], "quota_exceeded", "{problem}");
-                assert_eq!(problem["quota"], "locks_max", "{problem}");
-                Some(Err(name))
-            }
-            503 => None,
-            _ => panic!("{answer:?}"),
-        }
-    }
-
-    /// Acquires locks until every process refuses more. Returns a lock that was refused.
-    async fn fill(&self, held: &mut Vec<Held>) -> String {
-        let processes = self.processes.len();
-        let mut refused_by = 0;
-        eventually("the quota is used up", async || {
-            match self.acquire(refused_by % processes, "60s").await {
-                Ok(more) => {
-                    held.push(more);
-                    refused_by = 0;
-                    None
-                }
-                Err(refused) => {
-                    refused_by += 1;
-                    (refused_by >= processes && held.len() >= LOCKS_MAX).then_some(refused)
-                }
-            }
-        })
-        .await
-    }
-
-    async fn refused(&self, process: usize) -> f64 {
-        let url = format!("{}/metrics", self.processes[process].url);
-        let text = self.client.get(url).send().await.unwrap().text().await;
-        let text = text.unwrap();
-        let series = "leasehold_refused_total{limit=\"locks_per_principal\"} ";
-        let line = text.lines().find_map(|line| line.strip_prefix(series));
-        line.expect(series).parse().unwrap()
-    }
-}
-
-/// Fails unless a principal holds as many locks over three processes as its quota permits, and never more than `most`.
-async fn assert_counted_together(store: &str, most: usize) {
-    let mut team = Team::on(store);
-    let acquiring = (0..30).map(|number| team.acquire(number % 3, "60s"));
+/// Fails unless as many locks are held over three processes as the quota permits, and never more than `most`.
+async fn assert_counted_together(store: &str, tested: Tested, most: usize) {
+    let mut team = Team::on(store, tested);
+    let acquiring = (0..tested.locks_max + 25).map(|number| team.acquire(number % 3, "60s"));
     let mut held: Vec<_> = join_all(acquiring).await.into_iter().flatten().collect();
     let refused = team.fill(&mut held).await;
     assert!(held.len() <= most, "{} at once", held.len());
@@ -182,7 +51,7 @@ async fn assert_counted_together(store: &str, most: usize) {
         let released = team.send(number % 3, Method::DELETE, name, token).await;
         assert_eq!(released.status(), 204);
     }
-    for number in 0..LOCKS_MAX {
+    for number in 0..tested.locks_max {
         let acquiring = async || team.acquire(number % 3, "2s").await.ok();
         eventually("there is room", acquiring).await;
     }
@@ -197,13 +66,22 @@ async fn assert_counted_together(store: &str, most: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_with_one_redis_count_together() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    assert_counted_together(&format!("redis://{}", redis.address()), LOCKS_MAX).await;
+    let store = format!("redis://{}", redis.address());
+    assert_counted_together(&store, OF_PRINCIPAL, LOCKS_MAX).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_with_one_redis_count_the_locks_of_all_together() {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    let store = format!("redis://{}", redis.address());
+    assert_counted_together(&store, OF_ALL, LOCKS_MAX_OF_ALL).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_with_a_cluster_count_together() {
     let cluster = RedisCluster::start(3, RedisOptions::forgetful()).await;
-    assert_counted_together(&cluster.url(), LOCKS_MAX).await;
+    assert_counted_together(&cluster.url(), OF_PRINCIPAL, LOCKS_MAX).await;
+    assert_counted_together(&cluster.url(), OF_ALL, LOCKS_MAX_OF_ALL).await;
 }
 
 /// Of three nodes, each lease is counted by two.
@@ -218,7 +96,7 @@ async fn processes_with_a_quorum_count_together() {
         .map(|node| format!("redis://{}", node.address()))
         .collect();
     let store = format!("quorum:{}", urls.join(","));
-    assert_counted_together(&store, LOCKS_MAX * 3 / 2).await;
+    assert_counted_together(&store, OF_PRINCIPAL, LOCKS_MAX * 3 / 2).await;
 }
 
 /// The service for a principal that may hold this many locks, on a store to which this happens when it counts.
@@ -230,10 +108,21 @@ fn service(leases_max: usize, counting: Behavior) -> (LockService, Arc<ScriptedS
 
 fn within_quota(service: &LockService, leases_max: usize) -> LockService {
     let quota = LeaseQuota {
-        principal: "team".into(),
+        of: LeasesOf::Principal("team".into()),
         leases_max,
     };
-    service.within(Slot::default().with_quota(None, Some(LeaseBudget::new(quota))))
+    within(service, Some(quota), None)
+}
+
+/// The service for requests to which these quotas apply.
+fn within(
+    service: &LockService,
+    of_principal: Option<LeaseQuota>,
+    of_all: Option<LeaseQuota>,
+) -> LockService {
+    let [of_principal, of_all] = [of_principal, of_all].map(|quota| quota.map(LeaseCount::new));
+    let leases = LeaseBudget::of(of_principal.as_ref(), of_all.as_ref());
+    service.within(Slot::default().with_quota(None, leases))
 }
 
 async fn is_free(store: &ScriptedStore, claim: &Claim) -> bool {

@@ -15,12 +15,12 @@ use axum::response::Response;
 
 use super::Principal;
 use crate::config::Quota;
-use crate::domain::{Bounds, Claim, InvalidField, LeaseQuota, Metadata, Ttl};
+use crate::domain::{Bounds, Claim, InvalidField, LeaseQuota, LeasesOf, Metadata, Ttl};
 use crate::http::app::App;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
 use crate::http::routes::Route;
-use crate::limits::{BucketLevel, Budget, LeaseBudget, Limit, RequestBucket};
+use crate::limits::{BucketLevel, Budget, LeaseCount, Limit, RequestBucket};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -32,19 +32,19 @@ pub(super) struct PrincipalQuota {
     quota: Quota,
     requests: Option<Arc<RequestBucket>>,
     places: Option<Budget>,
-    leases: Option<LeaseBudget>,
+    leases: Option<LeaseCount>,
 }
 
 impl PrincipalQuota {
     fn new(principal: &str, quota: &Quota) -> Self {
         let leases = quota.locks_max.map(|leases_max| LeaseQuota {
-            principal: principal.into(),
+            of: LeasesOf::Principal(principal.into()),
             leases_max,
         });
         Self {
             requests: quota.requests.map(RequestBucket::new).map(Arc::new),
             places: quota.waiters_max.map(Budget::new),
-            leases: leases.map(LeaseBudget::new),
+            leases: leases.map(LeaseCount::new),
             quota: quota.clone(),
         }
     }
@@ -148,8 +148,8 @@ impl Requester {
         self.principal.as_ref()?.quota().places.as_ref()
     }
 
-    /// The leases that its principal may have; `None` if they are not limited.
-    pub(in crate::http) fn leases(&self) -> Option<&LeaseBudget> {
+    /// The count of the leases of its principal; `None` if they are not limited.
+    pub(in crate::http) fn leases(&self) -> Option<&LeaseCount> {
         self.principal.as_ref()?.quota().leases.as_ref()
     }
 

@@ -137,7 +137,7 @@ codes! {
         "The queue of the lock, or this process, has its maximum number of waiters; this claim did not join the queue."
         "Try again after `retry_after_ms`. Nothing was done."
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "A quota is used up"
-        "The principal of this request sends more requests, has more waiting claims on this process, or would hold more locks over all processes, than its quota permits; or all clients together send more requests than this process is configured to answer. `quota` says which. Renewals and releases are never refused for that."
+        "The principal of this request sends more requests, has more waiting claims on this process, or would hold more locks over all processes, than its quota permits; or all clients together send more requests, or would hold more locks, than the service is configured to permit. `quota` says which. Renewals and releases are never refused for that."
         "Try again after `retry_after_ms`. If that happens often, send less, release what is no longer needed, or ask an operator for a larger quota. Nothing was done."
     RateLimited "rate_limited" TOO_MANY_REQUESTS "Too much from one address"
         "The address that this request came from has reached its limit of requests, operations or unread responses in flight, or has sent too many requests without a valid API key."

@@ -28,7 +28,7 @@ impl Problem {
             Refused::TooManyWaiters { name, queue_length } => Self::queue_full(name, queue_length),
             Refused::Ended(lost) => Self::claim_ended(lost),
             Refused::Recovering { retry_in } => Self::recovering(retry_in, token),
-            Refused::TooManyLeases { retry_in } => Self::too_many_leases(retry_in),
+            Refused::TooManyLeases { of_all, retry_in } => Self::too_many_leases(of_all, retry_in),
         }
     }
 
@@ -129,11 +129,16 @@ impl Problem {
         refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
-    /// The principal holds as many locks as it may.
-    fn too_many_leases(retry_in: Duration) -> Self {
-        let detail = "the principal holds as many locks as its quota permits, over all processes; release one, or wait until a lease \
-                      has run out";
-        Self::over_quota("locks_max", detail).retry_after(retry_in.min(RETRY_HELD_MAX))
+    /// The principal, or all together, hold as many locks as they may.
+    fn too_many_leases(of_all: bool, retry_in: Duration) -> Self {
+        let (quota, who) = match of_all {
+            true => ("server.locks_max", "all clients together hold"),
+            false => ("locks_max", "the principal holds"),
+        };
+        let detail = format!(
+            "{who} as many locks as the quota permits, over all processes; release one, or wait until a lease has run out"
+        );
+        Self::over_quota(quota, detail).retry_after(retry_in.min(RETRY_HELD_MAX))
     }
 
     /// One peer, or all together, have reached a limit.
@@ -152,9 +157,9 @@ impl Problem {
                 Code::RateLimited,
                 "this address has reached its limit of requests in flight",
             ),
-            Limit::RequestRate => (
+            Limit::RequestRate | Limit::LocksHeld => (
                 Code::QuotaExceeded,
-                "all clients together have used up the requests of this process",
+                "all clients together have used up what the service permits",
             ),
             Limit::RequestRatePerPrincipal
             | Limit::WaitersPerPrincipal

@@ -1,15 +1,15 @@
-//! Claims of principals that have a quota of leases: refused before they are granted locks that they would have to give
-//! back, and counted when they are granted.
+//! Claims for whose leases there is a quota: refused before they are granted locks that they would have to give back, and
+//! counted when they are granted.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{OPTIONAL_STEP_MAX, is_young, longest};
+use super::{OPTIONAL_STEP_MAX, Room, is_young, longest};
 use crate::domain::{
-    Acquired, CountOutcome, CountStep, GrantKind, Granted, Holders, LockName, LockState, Mode,
-    Refused, Rollback, Ticket, Token, UNCOUNTED_MAX, UndoneBy,
+    Acquired, CountStep, GrantKind, Granted, Holders, LeasesOf, LockName, LockState, Mode, Refused,
+    Rollback, Ticket, Token, UNCOUNTED_MAX, UndoneBy,
 };
 use crate::limits::LeaseBudget;
 use crate::service::acquire::Request;
@@ -46,12 +46,12 @@ impl Request {
         let check = inner.try_to_count(leases, CountStep::Check, (names, token), deadline);
         // Without an answer, the count after the grant decides.
         let checked = check.await?;
-        let is_full = matches!(checked, CountOutcome::Full { .. });
+        let is_full = matches!(checked, Room::Lacking { .. });
         let may_be_known = !self.claim.has_new_token || stage == WaitStage::Waits;
         if is_full && may_be_known && self.may_take_nothing(stage, deadline).await {
             return None;
         }
-        self.refusal(leases, checked)
+        self.refusal(checked)
     }
 
     /// Whether the store may have nothing new to grant: the claim holds its locks, without being counted, or has to
@@ -103,14 +103,14 @@ impl Request {
             let counted = self.inner.count(leases, step, claim, deadline).await;
             // Whoever gets this error rolls the grant back, or repeats the request.
             let counted = counted.map_err(|it| StoreError::unknown(it.fault(), it.detail()))?;
-            if let Some(refusal) = self.refusal(leases, counted) {
+            if let Some(refusal) = self.refusal(counted) {
                 let ttl = self.claim.ttl.get();
                 self.clone()
                     .roll_back_in_background(Rollback::Refuse, ttl, None);
                 return Ok(refusal);
             }
             if is_new {
-                leases.note(false);
+                leases.counts().for_each(|count| count.note(false));
             }
         }
         if !is_new && (!is_young || self.claim.takes_over) {
@@ -176,13 +176,25 @@ impl Request {
         }
     }
 
-    fn refusal(&self, leases: &LeaseBudget, counted: CountOutcome) -> Option<Acquired> {
-        let CountOutcome::Full { retry_in } = counted else {
+    fn refusal(&self, counted: Room<'_>) -> Option<Acquired> {
+        let Room::Lacking { count, retry_in } = counted else {
             return None;
         };
-        leases.note(true);
-        self.inner.metrics.too_many_leases();
-        Some(Acquired::Refused(Refused::TooManyLeases { retry_in }))
+        count.note(true);
+        let of_all = count.quota().of == LeasesOf::All;
+        self.inner.metrics.too_many_leases(of_all);
+        Some(Acquired::Refused(Refused::TooManyLeases {
+            of_all,
+            retry_in,
+        }))
+    }
+
+    /// Says which quota is meant where the store has refused a claim whose grant is being rolled back.
+    pub(in crate::service) fn with_quota_named(&self, acquired: &mut Acquired) {
+        if let Acquired::Refused(Refused::TooManyLeases { of_all, .. }) = acquired {
+            *of_all = self.slot.leases().is_some_and(LeaseBudget::is_full_of_all);
+            self.inner.metrics.too_many_leases(*of_all);
+        }
     }
 }
 

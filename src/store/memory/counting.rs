@@ -1,9 +1,8 @@
-//! The count of the leases of principals that have a quota of them. It is not part of the state, so no journal has it:
+//! The count of the leases for which there is a quota. It is not part of the state, so no journal has it:
 //! after a restart of a file store, a lease is counted again from its next renewal on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,7 +10,7 @@ use tokio::time::Instant;
 
 use super::MemoryStore;
 use crate::domain::{
-    Attempt, ClaimDigest, CountOutcome, CountStep, LeaseQuota, LockName, Token, UndoneBy,
+    Attempt, ClaimDigest, CountOutcome, CountStep, LeaseQuota, LeasesOf, LockName, Token, UndoneBy,
 };
 use crate::store::state::StoreTime;
 use crate::store::{CountLeases, StoreResult};
@@ -19,16 +18,16 @@ use crate::store::{CountLeases, StoreResult};
 /// The least time until a client may try again.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 
-/// How many leases and principals a step looks at, beside its own: all principals share one mutex.
+/// How many leases and quotas a step looks at, beside its own: all of them share one mutex.
 const REAPED_MAX: usize = 500;
 
-/// What is counted, by principal.
+/// What is counted, by whose it is.
 #[derive(Debug, Default)]
-pub(super) struct LeaseCounts(BTreeMap<Arc<str>, PrincipalLeases>);
+pub(super) struct LeaseCounts(BTreeMap<LeasesOf, CountedLeases>);
 
-/// The leases of one principal.
+/// The leases of one quota.
 #[derive(Debug, Default)]
-struct PrincipalLeases {
+struct CountedLeases {
     leases: HashMap<ClaimDigest, CountedLease>,
     by_end: BTreeSet<(StoreTime, ClaimDigest)>,
 }
@@ -46,7 +45,7 @@ impl CountedLease {
     }
 }
 
-impl PrincipalLeases {
+impl CountedLeases {
     fn step(
         &mut self,
         now: StoreTime,
@@ -151,24 +150,23 @@ impl PrincipalLeases {
 }
 
 impl LeaseCounts {
-    /// One step of a sweep, which removes leases that have run out, and principals without leases. Returns the principal
-    /// from which the next step continues; none if this was the last.
-    fn sweep(&mut self, now: StoreTime, from: &str) -> Option<Arc<str>> {
+    /// One step of a sweep, which removes leases that have run out, and counts without leases. Returns the count from
+    /// which the next step continues; none if this was the last.
+    fn sweep(&mut self, now: StoreTime, from: &LeasesOf) -> Option<LeasesOf> {
         let (mut left, mut next, mut without_leases) = (REAPED_MAX, None, Vec::new());
-        let principals = (Bound::Included(from), Bound::Unbounded);
-        for (principal, of_principal) in self.0.range_mut::<str, _>(principals) {
+        for (of, counted) in self.0.range_mut(from..) {
             left -= 1;
-            left -= of_principal.expire(now, left);
-            if of_principal.leases.is_empty() {
-                without_leases.push(Arc::clone(principal));
+            left -= counted.expire(now, left);
+            if counted.leases.is_empty() {
+                without_leases.push(of.clone());
             }
             if left == 0 {
-                next = Some(Arc::clone(principal));
+                next = Some(of.clone());
                 break;
             }
         }
-        for principal in without_leases {
-            self.0.remove(&principal);
+        for of in without_leases {
+            self.0.remove(&of);
         }
         next
     }
@@ -177,7 +175,7 @@ impl LeaseCounts {
 impl MemoryStore {
     /// Forgets the leases that have run out, in steps, so that no operation waits for all of them.
     pub(super) async fn sweep_counted(&self) {
-        let mut next = Some(Arc::from(""));
+        let mut next = Some(LeasesOf::All);
         while let Some(from) = next {
             let step = || self.counted().sweep(self.now(), &from);
             next = self.in_turn(step).await;
@@ -201,8 +199,8 @@ impl CountLeases for MemoryStore {
     ) -> StoreResult<CountOutcome> {
         let claims: Vec<_> = names.iter().map(|name| token.digest(name)).collect();
         let mut counts = self.counted();
-        let of_principal = counts.0.entry(Arc::clone(&quota.principal)).or_default();
-        Ok(of_principal.step(self.now(), quota.leases_max, step, &claims))
+        let of_quota = counts.0.entry(quota.of.clone()).or_default();
+        Ok(of_quota.step(self.now(), quota.leases_max, step, &claims))
     }
 }
 
@@ -216,13 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn no_step_of_a_sweep_looks_at_many_leases_or_principals() {
+    fn no_step_of_a_sweep_looks_at_many_leases_or_quotas() {
         let [now, later] = [1_000_000, 2_000_000].map(StoreTime::from_unix_us);
         let mut counts = LeaseCounts::default();
         let mut add = |principal: String, leases, until| {
-            let of_principal = counts.0.entry(principal.into()).or_default();
+            let of = LeasesOf::Principal(principal.into());
+            let counted = counts.0.entry(of).or_default();
             for claim in claims(leases) {
-                of_principal.put(claim, until, None);
+                counted.put(claim, until, None);
             }
         };
         add("many".to_owned(), 3 * REAPED_MAX, now);
@@ -234,16 +233,16 @@ mod tests {
         let weight = |counts: &LeaseCounts| -> usize {
             counts.0.values().map(|it| 1 + it.leases.len()).sum()
         };
-        let (mut next, mut before, mut steps) = (Some(Arc::from("")), weight(&counts), 0);
+        let (mut next, mut before, mut steps) = (Some(LeasesOf::All), weight(&counts), 0);
         while let Some(from) = next {
             next = counts.sweep(now, &from);
             let after = weight(&counts);
             assert!(before - after <= REAPED_MAX);
             (before, steps) = (after, steps + 1);
         }
-        // Each lease that has run out and each principal are looked at once, or once more where a step ends.
+        // Each lease that has run out and each quota are looked at once, or once more where a step ends.
         assert!((12..=14).contains(&steps), "{steps} steps");
-        assert!(counts.0.keys().all(|it| it.starts_with("lasting")));
+        assert!(counts.0.keys().all(|it| it.name().starts_with("lasting")));
         assert_eq!(counts.0.len(), 3 * REAPED_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! The count of the leases of principals that have a quota of them: each node counts for itself, and a majority decides
+//! The count of the leases for which there is a quota: each node counts for itself, and a majority decides
 //! whether there is room.
 //!
 //! Each lease takes a place at a majority of nodes, and no node has more places than the quota. So with three nodes a

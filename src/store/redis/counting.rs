@@ -1,5 +1,5 @@
-//! The count of the leases of principals that have a quota of them. It is at one node, in a cluster at the partition of
-//! the principal's name, wherever the locks are.
+//! The count of the leases for which there is a quota. It is at one node, in a cluster at the partition of the name of the
+//! principal or of the empty name, wherever the locks are.
 
 use std::time::Duration;
 

@@ -101,6 +101,7 @@ pub(super) fn acquired(
         }
         lua::SUPERSEDED => Acquired::Superseded,
         lua::OVER_QUOTA => Acquired::Refused(Refused::TooManyLeases {
+            of_all: false,
             retry_in: Duration::from_millis(reply.number()?),
         }),
         _ => return Err(Malformed),

@@ -84,9 +84,9 @@ impl RedisKeys {
         self.of_bucket(name.bucket(), "v:", &format!("{request:016x}"))
     }
 
-    /// The leases that are counted for a principal: `lua/count.lua` describes them.
+    /// The leases that are counted for a quota: `lua/count.lua` describes them.
     pub(super) fn counted(self, quota: &LeaseQuota) -> String {
-        self.of_bucket(quota.bucket(), "p:", &quota.principal)
+        self.of_bucket(quota.bucket(), "p:", quota.of.name())
     }
 
     /// The history of the data. `lua/recovery.lua` describes its fields, and also builds the fencing counters of all

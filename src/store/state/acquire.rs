@@ -88,7 +88,10 @@ impl Table {
                 Some(mismatch) => Acquired::Refused(Refused::Mismatched(mismatch)),
                 None if !takes_over && self.is_superseded(claim, attempt) => Acquired::Superseded,
                 None => match self.closed_to(claim, attempt, now) {
-                    Some(retry_in) => Acquired::Refused(Refused::TooManyLeases { retry_in }),
+                    Some(retry_in) => Acquired::Refused(Refused::TooManyLeases {
+                        of_all: false,
+                        retry_in,
+                    }),
                     None => self.replay(claim, attempt, now),
                 },
             }),

@@ -260,6 +260,7 @@ fn settings() -> HttpSettings {
         answer_bytes_max: 32 * 1024 * 1024,
         operations_max: 1_024,
         requests: None,
+        locks_max: None,
         listings_max: 4,
         event_streams_max: 100,
         renewals_max: 1_024,

@@ -49,3 +49,16 @@ fn a_bound_that_is_named_is_one_that_is_accepted() {
     let error = complaint(from_environment(&[(key, "0s")]));
     assert!(error.contains("must be longer than 0s"), "{error}");
 }
+
+#[test]
+fn all_clients_together_may_hold_what_one_claim_may() {
+    let key = "LEASEHOLD_SERVER_LOCKS_MAX";
+    let error = complaint(from_environment(&[(key, "63")]));
+    assert!(error.contains("use 0 or at least 64"), "{error}");
+    let locks_max = |value| {
+        let (config, _) = from_environment(&[(key, value)]).expect("it is accepted");
+        config.server.locks_max
+    };
+    assert_eq!(locks_max("64"), Some(64));
+    assert_eq!(locks_max("0"), None);
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Attempt, Claim, CountOutcome, CountStep, LeaseQuota, UndoneBy};
+use leasehold::domain::{Attempt, Claim, CountOutcome, CountStep, LeaseQuota, LeasesOf, UndoneBy};
 
 use crate::support::fixture::{
     Fixture, LONG, SHORT, claim, claim_on, claim_on_all, fresh_name, names,
@@ -11,7 +11,7 @@ use crate::support::fixture::{
 /// The quota of a principal of which nothing is counted yet.
 fn quota(leases_max: usize) -> LeaseQuota {
     LeaseQuota {
-        principal: fresh_name().as_str().into(),
+        of: LeasesOf::Principal(fresh_name().as_str().into()),
         leases_max,
     }
 }

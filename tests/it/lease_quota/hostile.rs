@@ -8,7 +8,7 @@ use reqwest::Method;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use super::{ATTACKS, Held, LOCKS_MAX, Team, attacking_key};
+use super::team::{ATTACKS, Held, LOCKS_MAX, OF_PRINCIPAL, Team, attacking_key};
 use crate::config::KEY;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
@@ -57,7 +57,7 @@ impl Team {
 /// A token is known before its grant, and its lease must not become final before it is counted.
 async fn assert_keeps_nothing_of_a_burst(second: Method, query: &str) {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let team = Team::on(&format!("redis://{}", redis.address()));
+    let team = Team::on(&format!("redis://{}", redis.address()), OF_PRINCIPAL);
     for _ in 0..LOCKS_MAX {
         team.acquire(0, "600s").await.unwrap();
     }
@@ -180,7 +180,7 @@ fn chance(below: u128) -> u128 {
 /// its own: what two requests have counted may stay counted for a while, and would leave the next attack no room.
 async fn assert_withstands(is_helped: bool, locks_max: usize) {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let team = Team::on(&format!("redis://{}", redis.address()));
+    let team = Team::on(&format!("redis://{}", redis.address()), OF_PRINCIPAL);
     for round in 0..ATTACKS {
         let attacks = (0..ATTACKERS).map(|_| {
             let attacker = Attacker {

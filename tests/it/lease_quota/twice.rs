@@ -11,7 +11,8 @@ use leasehold::store::memory::MemoryStore;
 use reqwest::Method;
 use tokio::time::Instant;
 
-use super::{Team, hold, is_free, within_quota};
+use super::team::{OF_PRINCIPAL, Team};
+use super::{hold, is_free, within_quota};
 use crate::support::fixture::{claim, deadline, lock_of, ttl};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
@@ -23,7 +24,7 @@ const WAITERS: usize = 6;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_quota_is_not_exceeded_by_two_requests_with_one_token() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let team = Team::on(&format!("redis://{}", redis.address()));
+    let team = Team::on(&format!("redis://{}", redis.address()), OF_PRINCIPAL);
     let mut held = Vec::new();
     team.fill(&mut held).await;
     for second in [Method::POST, Method::PUT] {
@@ -47,7 +48,7 @@ async fn a_full_quota_is_not_exceeded_by_two_requests_with_one_token() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_quota_is_not_exceeded_by_renewals_of_claims_that_wait() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let team = Team::on(&format!("redis://{}", redis.address()));
+    let team = Team::on(&format!("redis://{}", redis.address()), OF_PRINCIPAL);
     for number in 0..WAITERS {
         let token = uuid::Uuid::new_v4().to_string();
         let path = format!("closed/{number}?ttl=60s&min_hold=4s");

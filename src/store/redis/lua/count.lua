@@ -1,4 +1,4 @@
--- Counts leases of a principal that has a quota of them, or stops counting them.
+-- Counts leases for which there is a quota, or stops counting them.
 -- KEYS: counted
 -- ARGV: request, step, leases_max, lasts_ms, attempt, for each lock: claim
 -- Returns: request, 1 if it was done or there is room; 0 and the ms until there is room if not
