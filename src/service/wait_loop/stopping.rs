@@ -268,9 +268,12 @@ impl WaitLoop {
 
 impl Drop for WaitLoop {
     fn drop(&mut self) {
-        // The wait panicked; it must not block the waiters behind it.
+        // The wait panicked. It must not block the waiters behind it, here or in the store, and nobody receives what its
+        // last poll may have been granted.
         if !self.has_left {
-            drop(self.leave());
+            self.has_ambiguous_attempt = true;
+            let is_last = self.leave().is_last;
+            self.clean_up(None, is_last);
         }
     }
 }

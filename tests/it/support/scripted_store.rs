@@ -14,7 +14,9 @@ use leasehold::config::WaitingConfig;
 use leasehold::domain::{Acquired, Attempt, Claim, LockName, LockView, Ticket, Token};
 use leasehold::service::LockService;
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{Fault, Listener, LockStore, StoreError, StoreHealth, StoreResult};
+use leasehold::store::{
+    Deadlines, Fault, Listener, LockStore, StoreError, StoreHealth, StoreResult,
+};
 use leasehold::telemetry::Metrics;
 use tokio::time::{Instant, sleep};
 
@@ -90,8 +92,10 @@ pub(crate) struct ScriptedStore {
     polls: Mutex<Vec<(Token, Option<Ticket>)>>,
     /// The attempts that were undone. As Redis does, it refuses their requests from then on.
     undone: Mutex<HashSet<(Token, Attempt)>>,
-    /// The clean-up operations, in order.
-    cleanups: Mutex<Vec<Operation>>,
+    /// All operations, in order.
+    operations: Mutex<Vec<Operation>>,
+    /// How long the last listing or eviction had.
+    longest: Mutex<Option<Duration>>,
     /// The operations on the queue as the store executed them, in order, if they are recorded.
     executed: Mutex<Option<Vec<Executed>>>,
     messages: Arc<Messages>,
@@ -122,7 +126,8 @@ impl ScriptedStore {
             health: None,
             polls: Mutex::default(),
             undone: Mutex::default(),
-            cleanups: Mutex::default(),
+            operations: Mutex::default(),
+            longest: Mutex::default(),
             executed: Mutex::default(),
             messages,
             event_deliveries: Mutex::default(),
@@ -267,7 +272,19 @@ impl ScriptedStore {
 
     /// The suspensions and withdrawals so far.
     pub(crate) fn cleanups(&self) -> Vec<Operation> {
-        self.cleanups.lock().unwrap().clone()
+        let mut operations = self.operations();
+        operations.retain(|it| matches!(it, Operation::Suspend | Operation::Withdraw));
+        operations
+    }
+
+    /// All operations so far.
+    pub(crate) fn operations(&self) -> Vec<Operation> {
+        self.operations.lock().unwrap().clone()
+    }
+
+    /// How long the last listing or eviction had.
+    pub(crate) fn longest(&self) -> Option<Duration> {
+        *self.longest.lock().unwrap()
     }
 
     /// Records the acquires, suspensions, withdrawals and releases from now on.
@@ -322,15 +339,17 @@ impl ScriptedStore {
         *self.behavior.lock().unwrap() = error.map_or(Behavior::Answered, Behavior::Fails);
     }
 
+    fn note_deadlines(&self, deadlines: Deadlines) {
+        *self.longest.lock().unwrap() = Some(deadlines.end - Instant::now());
+    }
+
     /// Runs an operation as scripted.
     async fn run<T>(
         &self,
         operation: Operation,
         answer: impl Future<Output = StoreResult<T>>,
     ) -> StoreResult<T> {
-        if matches!(operation, Operation::Suspend | Operation::Withdraw) {
-            self.cleanups.lock().unwrap().push(operation);
-        }
+        self.operations.lock().unwrap().push(operation);
         let mut own = self.behaviors_by_operation.iter();
         let own = own.find(|(of, _)| *of == operation);
         let behavior = own.map(|(_, behavior)| behavior.clone());

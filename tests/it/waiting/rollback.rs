@@ -1,12 +1,15 @@
-//! Rollbacks in the background: they are retried often enough, and for as long as it matters.
+//! What is cleaned up in the background: rollbacks are retried often enough, and for as long as it matters; and nothing
+//! else is asked of the store, or told to others.
 
+use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use leasehold::domain::{Claim, LockState, NotHolder, Refused};
-use leasehold::service::{AcquireOutcome, HoldEvent, LockService};
+use leasehold::domain::{Claim, Fence, Granted, LockState, NotHolder, Refused};
+use leasehold::limits::Gate;
+use leasehold::service::{AcquireOutcome, HoldEvent, HoldObserver, LockService, UnclaimedLease};
 use leasehold::store::StoreError;
 use tokio::time::sleep;
 
@@ -295,4 +298,65 @@ async fn a_waiter_whose_grant_was_over_when_the_answer_came_waits_on_in_its_plac
     releases(&service, &holder).await;
     waiting.granted().await;
     assert!(!next.answer.is_finished());
+}
+
+/// Only principals with a quota of leases pay for what it needs.
+#[tokio::test(start_paused = true)]
+async fn a_rollback_is_one_request_to_the_store() {
+    let (service, store) = ScriptedStore::service();
+    let answer = service.acquire(Arc::new(claim()), Duration::ZERO).await;
+    drop(answer);
+    settle().await;
+    assert_eq!(
+        store.operations(),
+        [Operation::Acquire, Operation::Withdraw]
+    );
+}
+
+/// Counts the releases that it is told of.
+#[derive(Clone, Default)]
+struct Releases(Arc<AtomicUsize>);
+
+impl HoldObserver for Releases {
+    fn granted(&self, _: &Granted, unclaimed: UnclaimedLease) -> UnclaimedLease {
+        unclaimed
+    }
+
+    fn released(&self, _: Fence) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_closes_tells_of_a_release_only_if_it_has_released_its_lock() {
+    for is_repeated in [false, true] {
+        let (service, _) = ScriptedStore::service();
+        let (claim, released) = (Arc::new(claim()), Releases::default());
+        let (observer, renewals) = (released.clone(), Gate::new(usize::MAX));
+        let mut hold = service.hold(Arc::clone(&claim), None, pending(), observer, renewals);
+        acquired(&mut hold).await;
+        if is_repeated {
+            let again = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
+            again.expect("the store answers").unclaimed.delivered();
+        }
+        drop(hold);
+        settle().await;
+        assert_eq!(is_held(&service, &claim).await, is_repeated);
+        let told = released.0.load(Ordering::SeqCst);
+        assert_eq!(told, usize::from(!is_repeated));
+    }
+}
+
+/// Its place is kept as that of a client that has gone, which nobody waits for.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_panics_blocks_nobody() {
+    let (service, store) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let [panicking, next] = [(); 2].map(|()| Arc::new(rival(&holder)));
+    let panicking = Waiting::queued(&service, &panicking, LONG_WAIT).await;
+    let next = Waiting::queued(&service, &next, LONG_WAIT).await;
+    store.next([Behavior::Panics]);
+    assert!(panicking.answer.await.is_err(), "its next poll panics");
+    releases(&service, &holder).await;
+    next.granted().await;
 }

@@ -156,6 +156,7 @@ impl LockStore for ScriptedStore {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
+        self.note_deadlines(deadlines);
         let answer = async {
             let Some(total) = self.evicted else {
                 return self.store.evict(name, reason, deadlines).await;
@@ -175,6 +176,7 @@ impl LockStore for ScriptedStore {
     }
 
     async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
+        self.note_deadlines(deadlines);
         let answer = self.store.list(query, deadlines);
         self.run(Operation::List, answer).await
     }
