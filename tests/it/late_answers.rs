@@ -175,3 +175,17 @@ async fn a_store_that_does_not_close_keeps_no_service_from_ending() {
     let ended = timeout(LONG, service.shut_down(Duration::from_secs(10))).await;
     assert!(ended.is_ok());
 }
+
+/// An operation that has completed leaves nothing to wait for.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_has_answered_everything_stops_at_once() {
+    let (service, _) = late_by(Duration::from_millis(1));
+    let claim = lasting(LONG);
+    let answer = service.acquire(Arc::clone(&claim), NO_WAIT).await;
+    answer.expect("the store answers").unclaimed.delivered();
+    let renewed = service.renew(claim.names.clone(), claim.token, RenewOptions::default());
+    renewed.await.expect("the store answers");
+    let shut_down = service.shut_down(Duration::from_secs(10));
+    let ended = timeout(Duration::from_secs(1), shut_down).await;
+    assert!(ended.is_ok(), "it waits for nothing");
+}

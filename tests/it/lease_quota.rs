@@ -16,6 +16,7 @@ use leasehold::limits::{LeaseBudget, LeaseCount, Slot};
 use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{LockStore, StoreError};
 use reqwest::Method;
+use tokio::time::Instant;
 
 use self::team::{LOCKS_MAX, LOCKS_MAX_OF_ALL, OF_ALL, OF_PRINCIPAL, Team, Tested};
 use crate::support::cluster::RedisCluster;
@@ -249,4 +250,23 @@ async fn a_grant_that_is_rolled_back_is_not_counted() {
         })
         .await;
     }
+    let inspects = store.operations().contains(&Operation::Inspect);
+    assert!(!inspects, "nobody may have counted what is so young");
+}
+
+/// Whoever has the answer can rely on it that the lease is counted, unless that takes too long.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_answered_when_its_lease_is_counted() {
+    let late = Duration::from_millis(40);
+    let (service, _) = service(1, Behavior::Late(late));
+    let claim = claim();
+    assert!(hold(&service, &claim).await);
+    let began = Instant::now();
+    let renewed = service.renew(claim.names.clone(), claim.token, RenewOptions::default());
+    assert!(matches!(renewed.await, Ok(Renewed::Extended(_))));
+    assert_eq!(
+        began.elapsed(),
+        late * 2,
+        "before the renewal, and after it"
+    );
 }

@@ -3,6 +3,7 @@
 
 mod endings;
 mod holding;
+mod late;
 mod many_locks;
 mod queueing;
 mod repeated;

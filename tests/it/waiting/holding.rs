@@ -362,34 +362,3 @@ async fn a_stream_renews_with_the_ttl_of_the_lease_that_it_took_over() {
         assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_listener_that_reads_late_gets_the_remaining_time_as_of_then() {
-    let (service, _) = ScriptedStore::service();
-    let mut hold = stream_of(&service, brief(), None);
-    sleep(Duration::from_millis(2_500)).await;
-    match hold.next().await {
-        Some(HoldEvent::Acquired { lease, .. }) => {
-            let left = lease.holder.expires_in;
-            assert!(left <= Duration::from_millis(500), "{left:?}");
-        }
-        other => panic!("{other:?}"),
-    }
-    let mut hold = stream_of(&service, brief(), None);
-    sleep(Duration::from_millis(3_500)).await;
-    let events: Vec<_> = hold.by_ref().collect().await;
-    assert!(
-        matches!(events[..], [HoldEvent::Lost(NotHolder::Expired)]),
-        "{events:?}"
-    );
-}
-
-/// The service does not renew for a client that does not read.
-#[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_loses_the_lock_when_its_lease_expires() {
-    let (service, _) = ScriptedStore::service();
-    let claim = brief();
-    let _hold = stream_of(&service, Arc::clone(&claim), None);
-    sleep(Duration::from_secs(6)).await;
-    assert_eq!(view(&service, &claim).await.state, LockState::Free);
-}

@@ -10,8 +10,9 @@ use leasehold::store::LockStore as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{held, releases, settle, takes};
-use crate::support::fixture::{LONG, claim, claim_on, for_short, lock_of, name};
-use crate::support::scripted_store::ScriptedStore;
+use crate::support::fixture::{LONG, claim, claim_on, for_short, fresh_name, lock_of, name};
+use crate::support::scripted_store::{Operation, ScriptedStore};
+use crate::support::stores::OPERATION_TIMEOUT;
 
 fn everything() -> Scope {
     Scope::Prefix(String::new())
@@ -28,6 +29,12 @@ async fn next(watch: &mut Watch) -> (EventKind, LockName, String) {
         Some(WatchEvent::Event(event)) => (event.kind, event.name.clone(), event.id.clone()),
         other => panic!("{other:?}"),
     }
+}
+
+/// How often this was asked of the store.
+fn count_of(store: &ScriptedStore, operation: Operation) -> usize {
+    let operations = store.operations().into_iter();
+    operations.filter(|it| *it == operation).count()
 }
 
 async fn reset(watch: &mut Watch) {
@@ -112,6 +119,12 @@ async fn a_watcher_that_reconnects_continues_after_the_event_it_names() {
 async fn a_watcher_that_falls_behind_or_may_have_missed_events_is_reset() {
     let (service, store) = ScriptedStore::service();
     let mut slow = watch(&service, everything(), None).await;
+    for _ in 0..10 {
+        held(&service).await;
+    }
+    for _ in 0..10 {
+        next(&mut slow).await;
+    }
     for _ in 0..11 {
         held(&service).await;
     }
@@ -131,6 +144,7 @@ async fn events_are_delivered_only_while_there_are_watchers_and_for_a_minute_aft
     let deliveries = || store.event_deliveries.lock().unwrap().clone();
     let first = watch(&service, everything(), None).await;
     let second = watch(&service, everything(), None).await;
+    held(&service).await;
     drop(first);
     sleep(Duration::from_secs(70)).await;
     assert_eq!(deliveries(), [true], "one watcher is left");
@@ -216,7 +230,7 @@ async fn an_expiry_while_the_store_was_down_is_reported_soon_after() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewed_lease_is_not_reported_as_expired_before_its_new_end() {
-    let (service, _) = ScriptedStore::service();
+    let (service, store) = ScriptedStore::service();
     let claim = Arc::new(for_short(&claim()));
     let mut watch = watch(&service, everything(), None).await;
     takes(&service, &claim).await;
@@ -231,6 +245,66 @@ async fn a_renewed_lease_is_not_reported_as_expired_before_its_new_end() {
     let since = Instant::now();
     assert_eq!(next(&mut watch).await.0, EventKind::Expired);
     assert!(since.elapsed() >= LONG);
+    assert_eq!(count_of(&store, Operation::Inspect), 1, "at its new end");
+}
+
+/// Each lease costs the store an inspection at its end.
+#[tokio::test(start_paused = true)]
+async fn an_expiry_is_reported_although_an_earlier_lease_lasts_longer_and_while_somebody_watches() {
+    let (service, store) = ScriptedStore::service();
+    let mut watch = watch(&service, everything(), None).await;
+    settle().await;
+    held(&service).await;
+    let lapsing = Arc::new(for_short(&claim()));
+    takes(&service, &lapsing).await;
+    let since = Instant::now();
+    for kind in [EventKind::Acquired, EventKind::Acquired, EventKind::Expired] {
+        assert_eq!(next(&mut watch).await.0, kind);
+    }
+    assert!(since.elapsed() <= Duration::from_millis(540));
+    assert_eq!(count_of(&store, Operation::Inspect), 1);
+    drop(watch);
+    sleep(LONG * 2).await;
+    assert_eq!(count_of(&store, Operation::Inspect), 1, "nobody watches");
+}
+
+/// For a listing, the store reads every lock.
+#[tokio::test(start_paused = true)]
+async fn locks_are_listed_for_the_first_of_their_watchers_and_not_often() {
+    let (service, store) = ScriptedStore::service();
+    let listings = || count_of(&store, Operation::List);
+    let mut watching = Vec::new();
+    let mut watches = async |prefix: &str| {
+        let scope = Scope::Prefix(prefix.to_owned());
+        watching.push(watch(&service, scope, None).await);
+    };
+    for prefix in ["orders/", "orders/", "orders/1", "other/"] {
+        watches(prefix).await;
+    }
+    sleep(Duration::from_secs(9)).await;
+    assert_eq!(listings(), 1);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(listings(), 2);
+    for prefix in ["orders/", "other/2", "others"] {
+        watches(prefix).await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(listings(), 3, "one of them has not been watched");
+}
+
+/// Those who wait for the end of a request wait for no longer.
+#[tokio::test(start_paused = true)]
+async fn a_listing_and_an_eviction_have_the_time_of_the_longest_operation() {
+    let (service, store) = ScriptedStore::service();
+    let longest = Some(service.longest_operation());
+    assert!(longest > Some(OPERATION_TIMEOUT));
+    let _watch = watch(&service, everything(), None).await;
+    settle().await;
+    assert_eq!(store.longest(), longest);
+    sleep(Duration::from_secs(1)).await;
+    let evicting = service.evict(fresh_name(), String::new(), |_| {});
+    evicting.await.unwrap();
+    assert_eq!(store.longest(), longest);
 }
 
 #[tokio::test(start_paused = true)]
