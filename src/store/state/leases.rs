@@ -51,15 +51,14 @@ impl Leases {
 
     /// Changes a lease in any way.
     pub(super) fn change(&mut self, claim: ClaimDigest, change: impl FnOnce(&mut LeaseRecord)) {
-        match self {
-            Self::One(record) if record.claim == claim => change(record),
-            Self::None | Self::One(_) => {}
-            Self::Several(several) => {
-                if let Some(mut record) = several.remove(claim) {
-                    change(&mut record);
-                    several.insert(record);
-                }
+        if let Self::Several(several) = self {
+            if let Some(mut record) = several.remove(claim) {
+                change(&mut record);
+                several.insert(record);
             }
+        } else if let Some(record) = self.get_mut(claim) {
+            // A single lease is not indexed.
+            change(record);
         }
     }
 

@@ -243,6 +243,12 @@ mod tests {
             self.slab.remove(slot);
         }
 
+        /// No change moves more entries than a chunk has.
+        fn assert_bounded(&self) {
+            let mut lengths = self.index.chunks.iter().map(|chunk| chunk.entries.len());
+            assert!(lengths.all(|length| (1..=CHUNK_MAX).contains(&length)));
+        }
+
         fn in_order(&self) -> Vec<&str> {
             let entries = self.index.chunks.iter().flat_map(|chunk| &chunk.entries);
             entries
@@ -266,7 +272,10 @@ mod tests {
             slab: Slab::new(),
             index: NameIndex::default(),
         };
-        shuffled(5_000).for_each(|name| names.insert(&name));
+        shuffled(5_000).for_each(|name| {
+            names.insert(&name);
+            names.assert_bounded();
+        });
         let all: Vec<_> = (0..5_000).map(|number| format!("{number:05}")).collect();
         assert_eq!(names.in_order(), all);
         let mut cursor = names.search("").err();
@@ -276,9 +285,10 @@ mod tests {
             assert_eq!(next.map(LockName::as_str), Some(name.as_str()));
             cursor = names.search(&format!("{name}!")).err();
         }
-        shuffled(5_000)
-            .take(4_900)
-            .for_each(|name| names.remove(&name));
+        shuffled(5_000).take(4_900).for_each(|name| {
+            names.remove(&name);
+            names.assert_bounded();
+        });
         let mut left: Vec<_> = shuffled(5_000).skip(4_900).collect();
         left.sort();
         assert_eq!(names.in_order(), left);

@@ -300,3 +300,39 @@ impl WaitQueue {
             .min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{LockName, LockNames, Token, Ttl};
+    use crate::store::state::claim::NameLists;
+
+    /// A lock may have very many waiters once.
+    #[test]
+    fn a_queue_that_was_once_long_gives_its_memory_back() {
+        const WAITERS: u64 = 1_000;
+        let name = LockName::parse(b"a").expect("a name");
+        let names = LockNames::from(name.clone());
+        let claims: Vec<_> = std::iter::repeat_with(|| Token::random().digest(&name))
+            .take(WAITERS as usize)
+            .collect();
+        let ttl = Ttl::from_store(std::time::Duration::from_secs(1));
+        let claim = Claim::plain(names.clone(), Token::random(), ttl);
+        let mut queue = WaitQueue::new();
+        for (sequence, digest) in (1..).zip(&claims) {
+            let of_ticket = TicketNames::new(&names, &NameLists::default());
+            let until = StoreTime::from_unix_us(sequence);
+            let ticket = QueueEntry::new(&claim, of_ticket, Text::default(), sequence, until);
+            queue.enqueue(*digest, ticket);
+        }
+        let mut moved = 0;
+        for (digest, left) in claims.iter().zip((0..WAITERS).rev()) {
+            let before = queue.waiters.capacity();
+            queue.remove(*digest);
+            let after = queue.waiters.capacity();
+            moved += usize::from(after != before);
+            assert!(after as u64 <= 4 * left + 3, "{after} for {left}");
+        }
+        assert!(moved < 12, "it is moved {moved} times");
+    }
+}
