@@ -174,11 +174,53 @@ fn is_too_far_ahead(fence: u64, now_us: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Fence, HoldCount, LockName, Mode, Owner, Token};
+
+    const TTL: Duration = Duration::from_secs(30);
+    const KEPT: Duration = Duration::from_millis(30_302);
 
     #[test]
     fn a_node_keeps_a_lease_a_hundredth_and_two_milliseconds_longer() {
-        let kept = Drift::per_thousand(10).kept_at_nodes(Ttl::from_store(Duration::from_secs(30)));
-        assert_eq!(kept.get(), Duration::from_millis(30_302));
+        let drift = Drift::per_thousand(10);
+        let name = LockName::parse(b"a").expect("a name");
+        let most = Duration::from_secs(60);
+        let claim = Claim {
+            max_hold: Some(most),
+            ..Claim::plain(name.into(), Token::random(), Ttl::from_store(TTL))
+        };
+        let at_nodes = drift.claim_at_nodes(&claim);
+        assert_eq!(at_nodes.ttl.get(), KEPT);
+        assert_eq!(at_nodes.max_hold, Some(most + (KEPT - TTL)));
+        assert_eq!(drift.at_nodes(TTL), KEPT);
+    }
+
+    #[test]
+    fn a_holder_and_all_others_are_told_of_an_earlier_end() {
+        let drift = Drift::per_thousand(10);
+        let at_ms = |ms: u64| Timestamp::from_unix_ms(1_000_000 + ms);
+        let name = LockName::parse(b"a").expect("a name");
+        let holder = Holder {
+            claim: Token::random().digest(&name),
+            owner: Owner::default(),
+            metadata: None,
+            mode: Mode::Exclusive,
+            fence: Fence::new(1).expect("a small one"),
+            hold_count: HoldCount::ONE,
+            acquired_at: at_ms(0),
+            expires_at: at_ms(30_302),
+            expires_in: KEPT,
+        };
+        let ttl = Ttl::from_store(KEPT);
+        let lease = drift.lease_of_holder(Lease {
+            holder: holder.clone(),
+            ttl,
+        });
+        assert_eq!(lease.ttl.get(), TTL);
+        for told in [lease.holder, drift.public(holder)] {
+            assert_eq!((told.expires_in, told.expires_at), (TTL, at_ms(30_000)));
+        }
+        let end = drift.end_of_holder(at_ms(0), at_ms(30_302));
+        assert_eq!(end, at_ms(30_000));
     }
 
     #[test]

@@ -5,10 +5,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold::domain::{Claim, Rollback};
 use leasehold::store::LockStore;
+use tokio::time::Instant;
 
-use super::nodes::{Process, is_granted, stores, unreachable};
-use crate::support::fixture::{SHORT, claim, deadline, only};
+use super::nodes::{Process, has_granted, is_granted, stores, unreachable};
+use crate::support::fixture::{SHORT, claim, deadline, only, rival};
 use crate::support::scripted_store::Behavior;
+
+/// How long a node takes that is slow, but not as slow as a node that is given up.
+const SLOW: Duration = Duration::from_millis(400);
 
 /// More than half of what a node may have left to follow.
 const MANY: usize = 2_500;
@@ -69,6 +73,54 @@ async fn a_node_that_loses_the_lease_before_it_records_the_token_gets_both() {
         .store
         .withdraw(&claim, attempt, Rollback::Undo, deadline());
     assert_eq!(lost.await.expect("the node answers"), 1);
+    process.settled().await;
+    let fence = lease.holder.fence.get();
+    assert_eq!(process.fences_at_nodes(&claim).await, [fence; 3]);
+}
+
+/// It answers within the time that a follow-up has, and may miss one try to record the token.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_follows_slowly_gets_the_lease_and_its_token() {
+    for misses in 0..2 {
+        let process = Process::on(&stores(&[Duration::ZERO; 3]));
+        process.without(&[2]);
+        let claim = claim();
+        let lease = process.fixture.granted(&claim).await;
+        process.behaves(&[2], &Behavior::Delayed(SLOW));
+        process.nodes[2].next_assignments(std::iter::repeat_n(unreachable(), misses));
+        process.settled().await;
+        let fence = lease.holder.fence.get();
+        assert_eq!(process.fences_at_nodes(&claim).await, [fence; 3]);
+    }
+}
+
+/// The others hold the lock already.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_follows_slowly_takes_back_what_it_has_granted() {
+    let process = Process::alone();
+    let holding = claim();
+    let rival = rival(&holding);
+    process.without(&[0]);
+    process.fixture.granted(&holding).await;
+    process.settled().await;
+    process.behaves(&[0], &Behavior::Delayed(SLOW));
+    let began = Instant::now();
+    assert!(!has_granted(process.acquire(&rival).await));
+    process.settled().await;
+    assert!(began.elapsed() < SLOW * 3, "it is asked twice");
+    assert_eq!(process.held_at(&rival).await, [1, 2]);
+}
+
+/// It was away when the lease was granted, and is slow when a renewal brings it what it lacks.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_follows_slowly_gets_what_was_renewed() {
+    let process = Process::on(&stores(&[Duration::ZERO; 3]));
+    process.without(&[2]);
+    let claim = claim();
+    let lease = process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.behaves(&[2], &Behavior::Delayed(SLOW));
+    process.fixture.renewed(&claim, None).await;
     process.settled().await;
     let fence = lease.holder.fence.get();
     assert_eq!(process.fences_at_nodes(&claim).await, [fence; 3]);

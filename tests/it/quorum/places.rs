@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::domain::{Acquired, Claim};
 use leasehold::store::LockStore;
 
-use super::nodes::{Process, plain_stores, unreachable};
-use crate::support::fixture::{SHORT, Waiter, claim, deadline, rival};
+use super::nodes::{Process, plain_stores, stores, unreachable};
+use crate::support::fixture::{SHORT, Waiter, claim, deadline, lock_of, rival};
 use crate::support::scripted_store::Behavior;
 
 /// A client repeats its request, which does not say where the claim was, and one node does not know it.
@@ -118,6 +118,26 @@ async fn a_first_request_has_lost_no_place_at_a_node_that_was_away() {
         let (waiting, ()) = tokio::join!(waiting, comes_back);
         assert!(!waiting.restored);
     }
+}
+
+/// It would give the claim another one, which nobody waits for.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_answers_late_has_the_claim_at_the_place_of_the_others() {
+    let process = Process::on(&stores(&[0, 0, 1].map(Duration::from_secs)));
+    let holding = claim();
+    process.fixture.granted(&holding).await;
+    process.settled().await;
+    process.behaves(&[2], &Behavior::Delayed(Duration::from_millis(400)));
+    let mut waiter = Waiter::new(rival(&holding));
+    process.fixture.still_waits(&mut waiter).await;
+    process.settled().await;
+    let mut places = Vec::new();
+    for node in &process.nodes {
+        let view = node.store.inspect(lock_of(&holding), deadline()).await;
+        places.push(view.expect("the node answers").queue.head);
+    }
+    assert!(places[0].is_some());
+    assert_eq!(places[2], places[0]);
 }
 
 async fn released_at(process: &Process, node: usize, claim: &Claim) {

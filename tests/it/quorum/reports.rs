@@ -67,6 +67,20 @@ async fn a_node_that_is_always_late_hides_no_wake_up() {
     }
 }
 
+/// A node that is later than that has missed what the other one has reported.
+#[tokio::test(start_paused = true)]
+async fn reports_are_counted_together_for_a_few_seconds() {
+    for (apart, passed_on) in [(4, 1), (6, 0)] {
+        let process = Process::alone();
+        let name = fresh_name();
+        process.nodes[0].listener().evicted(&name);
+        sleep(Duration::from_secs(apart)).await;
+        process.nodes[1].listener().evicted(&name);
+        let evictions = process.fixture.listener().evictions_of(&name);
+        assert_eq!(evictions, passed_on, "{apart} s apart");
+    }
+}
+
 /// The second one fails long before the first one is heard again, or before that is noticed.
 #[tokio::test(start_paused = true)]
 async fn events_that_two_nodes_may_have_missed_at_once_are_lost() {
@@ -129,4 +143,36 @@ async fn a_node_that_was_down_when_somebody_began_to_watch_counts_as_one_that_mi
         third.events_lost();
         assert_eq!(missed(), 1, "now the other two deliver all events");
     }
+}
+
+/// They may have missed events when they deliver them at last, because it was not known that they would be late.
+#[tokio::test(start_paused = true)]
+async fn events_are_lost_until_a_majority_has_begun_to_deliver_them() {
+    let process = Process::alone();
+    let missed = || process.fixture.listener().missed_events();
+    process.behaves(&[0, 1], &Behavior::Unanswered);
+    let begins = process.quorum.set_event_delivery(true);
+    let begins = timeout(Duration::from_secs(1), begins);
+    begins.await.expect_err("two nodes do not answer");
+    assert_eq!(missed(), 0, "nobody can ask for events yet");
+    process.nodes[0].listener().events_lost();
+    assert_eq!(missed(), 1);
+    sleep(Duration::from_secs(60)).await;
+    process.nodes[1].listener().events_lost();
+    assert_eq!(missed(), 1, "a majority was heard since");
+}
+
+/// A node that was never heard counts only while somebody watches.
+#[tokio::test(start_paused = true)]
+async fn nobody_misses_events_that_nobody_watches() {
+    let process = Process::alone();
+    process.behaves(&[0], &Behavior::Unanswered);
+    let begins = process.quorum.set_event_delivery(true);
+    let begins = timeout(Duration::from_secs(1), begins);
+    begins.await.expect_err("the node does not answer");
+    process.quorum.set_event_delivery(false).await;
+    let other = process.nodes[1].listener();
+    other.events_interrupted();
+    other.events_lost();
+    assert_eq!(process.fixture.listener().missed_events(), 0);
 }
