@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{Database, ReadOnlyTable, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use tokio::sync::watch;
 
 use super::super::state::{Notification, StoreTime};
@@ -15,6 +15,8 @@ pub(super) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new(
 /// The row of the last commit and its clocks. No other kind of row has a key that begins like this.
 const COMMIT_KEY: &[u8] = b"k";
 const COMMIT_VERSION: u8 = 2;
+
+type RowTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
 /// Rows to write: the key, and the value or none if the row is gone.
 pub(super) type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -109,15 +111,7 @@ impl Commit {
 /// # Errors
 /// Why the file cannot be used, and what to do.
 pub(super) fn last_commit(database: &Database, file: &Path) -> Result<Commit, OpenError> {
-    let failed = |error: redb::Error| OpenError::of(file, error);
-    let transaction = database.begin_read();
-    let transaction = transaction.map_err(|error| failed(error.into()))?;
-    let table = transaction.open_table(ROWS);
-    let table = table.map_err(|error| failed(error.into()))?;
-    let commit = table.get(COMMIT_KEY);
-    let commit = commit.map_err(|error| failed(error.into()))?;
-    let commit = commit.and_then(|commit| Commit::from_bytes(commit.value()));
-    commit.ok_or_else(|| unusable(file, "it has no clocks that can be read").into())
+    commit_in(&table_of(database, file)?, file)
 }
 
 /// Reads all rows of the database in this file, the clocks first. It has the commit that was confirmed.
@@ -132,15 +126,12 @@ pub(super) fn read<T>(
     mut row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
 ) -> Result<T, OpenError> {
     let failed = |error: redb::Error| OpenError::of(file, error);
-    let commit = last_commit(database, file)?;
+    let table = table_of(database, file)?;
+    let commit = commit_in(&table, file)?;
     if let Some(confirmed) = confirmed {
         let checked = commit.check(confirmed);
         checked.map_err(|problem| unusable(file, problem))?;
     }
-    let transaction = database.begin_read();
-    let transaction = transaction.map_err(|error| failed(error.into()))?;
-    let table = transaction.open_table(ROWS);
-    let table = table.map_err(|error| failed(error.into()))?;
     let mut taken = begin(commit.clocks);
     let entries = table.iter().map_err(|error| failed(error.into()))?;
     for entry in entries {
@@ -151,6 +142,19 @@ pub(super) fn read<T>(
         }
     }
     Ok(taken)
+}
+
+/// The rows as of the last commit.
+fn table_of(database: &Database, file: &Path) -> Result<RowTable, OpenError> {
+    let open = || -> Result<_, redb::Error> { Ok(database.begin_read()?.open_table(ROWS)?) };
+    open().map_err(|error| OpenError::of(file, error))
+}
+
+fn commit_in(table: &RowTable, file: &Path) -> Result<Commit, OpenError> {
+    let commit = table.get(COMMIT_KEY);
+    let commit = commit.map_err(|error| OpenError::of(file, error))?;
+    let commit = commit.and_then(|commit| Commit::from_bytes(commit.value()));
+    commit.ok_or_else(|| unusable(file, "it has no clocks that can be read").into())
 }
 
 /// One transaction. Without a commit to note, the one before stays noted. It has the default durability, which is that of
