@@ -57,7 +57,7 @@ pub use secret::Secret;
 pub use server::{AddressBlock, ServerConfig, half};
 pub use server_tls::{ClientAuthorities, ServerCertificate};
 pub use settings::Settings;
-pub use signing_keys::SigningKey;
+pub use signing_keys::{SigningKey, SigningKeys};
 pub use store::{RedisAddress, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
 pub use tls::{RedisTls, TlsIdentity, certificates_in};

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::rereads::RereadCounts;
 use crate::client::{Call, Client, ServiceUrl};
-use crate::config::{ClientKey, JwksSource, JwtConfig, SigningKey};
+use crate::config::{ClientKey, JwksSource, JwtConfig, SigningKey, SigningKeys};
 use crate::http::{Audit, IssuerKeys, KeysState, TokenVerifier};
 use crate::server::shutdown::ReloadSignals;
 
@@ -55,6 +55,7 @@ pub(super) async fn follow(
         keys,
         counts,
         audit,
+        last_reasons: None,
         last_problem: None,
         preparing: None,
     };
@@ -76,6 +77,8 @@ struct IssuerFollower<'a> {
     audit: Audit,
     /// The keys that were read the last time.
     known: Option<Vec<SigningKey>>,
+    /// Why keys are left out, as it has been reported.
+    last_reasons: Option<String>,
     /// The problem that has been reported.
     last_problem: Option<String>,
     /// The last use of files, which may hang beyond its time.
@@ -84,7 +87,7 @@ struct IssuerFollower<'a> {
 
 /// What the files have that are read for each reading of the keys.
 enum Prepared {
-    Keys(Vec<SigningKey>),
+    Keys(SigningKeys),
     Client(Box<Client>),
 }
 
@@ -109,7 +112,15 @@ impl IssuerFollower<'_> {
             never = drop_stale_in_time(keys) => match never {},
         };
         match fetched {
-            Ok(keys) => {
+            Ok(set) => {
+                let reasons = set.reasons();
+                if let Some(reasons) = &reasons
+                    && self.last_reasons.as_ref() != Some(reasons)
+                {
+                    tracing::warn!("keys of the issuer of tokens are left out: {reasons}");
+                }
+                self.last_reasons = reasons;
+                let keys = set.keys;
                 self.keys.replace(keys.clone());
                 self.last_problem = None;
                 let count = keys.len();
@@ -153,7 +164,7 @@ impl IssuerFollower<'_> {
         }
     }
 
-    async fn fetch(&mut self) -> Result<Vec<SigningKey>, String> {
+    async fn fetch(&mut self) -> Result<SigningKeys, String> {
         // Another thread for each attempt would leave many of them behind.
         if self
             .preparing
@@ -219,10 +230,7 @@ fn prepare(source: &JwksSource, algorithms: &[Algorithm]) -> Result<Prepared, St
 
 /// Fetches the keys over a connection of its own. Redirections are not followed: the URL that is configured is trusted, and
 /// no other.
-async fn fetch_with(
-    mut client: Client,
-    algorithms: &[Algorithm],
-) -> Result<Vec<SigningKey>, String> {
+async fn fetch_with(mut client: Client, algorithms: &[Algorithm]) -> Result<SigningKeys, String> {
     let answer = client.send(&Call::get(String::new()), FETCH_TIMEOUT).await;
     let answer = answer.map_err(|error| error.explain("jwt.jwks_ca_file"))?;
     if answer.status != StatusCode::OK {

@@ -1,5 +1,6 @@
 //! Tokens of an issuer: what has to be configured together, and what can never be.
 
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use leasehold::config::SigningKey;
 
 use super::{complaint, file, from_environment};
@@ -137,30 +138,100 @@ fn keys_come_over_tls_or_from_this_machine() {
 fn a_key_set_has_keys_for_signatures_and_others_are_left_out() {
     use jsonwebtoken::Algorithm::{ES256, RS256};
     let keys = |text: &str| SigningKey::all_in(text.as_bytes(), &[RS256, ES256]);
-    let rsa = r#"{"kty":"RSA","n":"AQAB","e":"AQAB","kid":"r"}"#;
-    let others = [
-        r#"{"kty":"oct","k":"AAAA","kid":"secret"}"#,
-        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","use":"enc"}"#,
-        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","alg":"HS256"}"#,
-        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","alg":"PS256"}"#,
-        r#"{"kty":"RSA","n":"AQAB","e":"AQAB","key_ops":["encrypt"]}"#,
-        r#"{"kty":"EC","crv":"P-384","x":"AA","y":"AA"}"#,
-        r#"{"kty":"new"}"#,
-        "7",
+    // A zero in front does not make a number longer.
+    let with_bits = |bits: usize, members: &str| {
+        let mut number = vec![0; bits / 8 + 2];
+        number[1] = if bits % 8 == 0 {
+            0
+        } else {
+            0xff >> (8 - bits % 8)
+        };
+        number[2..].fill(0xff);
+        let number = BASE64_URL_SAFE_NO_PAD.encode(number);
+        format!(r#"{{"kty":"RSA","n":"{number}","e":"AQAB"{members}}}"#)
+    };
+    let rsa = |members: &str| with_bits(2_048, members);
+    let left_out = [
+        (
+            r#"{"kty":"oct","k":"AAAA","kid":"secret"}"#.to_owned(),
+            "key \"secret\" is for no algorithm in jwt.algorithms",
+        ),
+        (
+            rsa(r#","kid":"1","use":"enc""#),
+            "key \"1\" is not for signatures (use)",
+        ),
+        (
+            rsa(r#","kid":"2","alg":"HS256""#),
+            "key \"2\" is for no algorithm in jwt.algorithms",
+        ),
+        (
+            rsa(r#","kid":"3","alg":"RSA-OAEP""#),
+            "key \"3\" is for another algorithm than those of signatures (alg)",
+        ),
+        (
+            rsa(r#","kid":"4","key_ops":["encrypt"]"#),
+            "key \"4\" is not for verification (key_ops)",
+        ),
+        (
+            rsa(r#","kid":"5","use":"sig","key_ops":["sign"]"#),
+            "key \"5\" is not for verification (key_ops)",
+        ),
+        (
+            with_bits(1_024, r#","kid":"6\n""#),
+            "key \"6\u{fffd}\" has 1024 bits; RSA keys need 2048 to 8192",
+        ),
+        (
+            with_bits(2_047, r#","kid":"7""#),
+            "key \"7\" has 2047 bits; RSA keys need 2048 to 8192",
+        ),
+        (
+            with_bits(8_200, r#","kid":"8""#),
+            "key \"8\" has 8200 bits; RSA keys need 2048 to 8192",
+        ),
+        (
+            r#"{"kty":"EC","crv":"P-256","x":"!","y":"AA"}"#.to_owned(),
+            "key number 1 has numbers that cannot be read",
+        ),
+        (
+            r#"{"kty":"new"}"#.to_owned(),
+            "key number 1 is of no known kind, or a part of it is missing",
+        ),
+        (
+            "7".to_owned(),
+            "key number 1 is of no known kind, or a part of it is missing",
+        ),
     ];
     let set = |keys: &[&str]| format!("{{\"keys\":[{}]}}", keys.join(","));
-    let taken = keys(&set(&[&[rsa], &others[..]].concat())).unwrap();
-    assert_eq!(taken.len(), 1);
-    assert_eq!(
-        (taken[0].id.as_deref(), &taken[0].algorithms[..]),
-        (Some("r"), &[RS256][..])
+    for (key, reason) in &left_out {
+        let found = keys(&set(&[key])).unwrap();
+        assert_eq!(
+            (found.keys.len(), found.reasons().as_deref()),
+            (0, Some(*reason)),
+            "{key}"
+        );
+    }
+    let used = [
+        rsa(r#","kid":"r""#),
+        rsa(r#","kid":"s","use":"sig","key_ops":["verify"]"#),
+    ];
+    let all = used.iter().chain(left_out.iter().map(|(key, _)| key));
+    let found = keys(&set(&all.map(String::as_str).collect::<Vec<_>>())).unwrap();
+    let ids: Vec<_> = found.keys.iter().map(|key| key.id.as_deref()).collect();
+    assert_eq!(ids, [Some("r"), Some("s")]);
+    assert_eq!(found.keys[0].algorithms, [RS256]);
+    let reasons = found.reasons().unwrap();
+    assert!(reasons.ends_with("; and 2 more"), "{reasons}");
+    let long = rsa(&format!(r#","kid":"{}","use":"enc""#, "k".repeat(100)));
+    let reasons = keys(&set(&[&long])).unwrap().reasons().unwrap();
+    assert!(
+        reasons.contains(&format!("\"{}\"", "k".repeat(64))),
+        "{reasons}"
     );
-    assert_eq!(keys(&set(&others)), Ok(Vec::new()));
     for (text, words) in [
         ("{}".to_owned(), "is not a JSON Web Key Set"),
         (set(&["7"; 101]), "more than 100 keys"),
         (
-            format!("{}{}", set(&[rsa]), " ".repeat(300_000)),
+            format!("{}{}", set(&[&used[0]]), " ".repeat(300_000)),
             "has more than 262144 bytes",
         ),
     ] {

@@ -2,7 +2,9 @@
 
 use std::fs;
 
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use super::issuer::{Published, Signer, WORKER, claims, key_set};
 use super::{Accepting, Keys, worker_token};
@@ -269,6 +271,46 @@ async fn the_keys_come_from_an_issuer_with_an_authority_of_its_own() {
     assert!(
         log.contains("an authority that is trusted; name that authority with jwt.jwks_ca_file\""),
         "{log}"
+    );
+}
+
+/// A key set may have keys for other purposes, and operators must see why a token of such a key is refused.
+#[tokio::test]
+async fn a_key_that_is_left_out_is_named_in_the_log_when_that_is_new() {
+    let weak = BASE64_URL_SAFE_NO_PAD.encode([0xff; 128]);
+    let [mut short, mut for_signing] = [Signer::other_rsa().jwk("short"), Signer::ecdsa().jwk("s")];
+    short["n"] = weak.into();
+    for_signing["key_ops"] = json!(["sign"]);
+    let first = [Signer::rsa().jwk("1"), short.clone()];
+    let published = Published::new(key_set(&first)).await;
+    let further = ["--jwt-jwks-refresh", "50ms"];
+    let mut service = Accepting::start(&Keys::Url(&published), &further);
+    assert_eq!(service.acquire("a/1", &worker_token()).await.status, 201);
+    let is_read_again = async || {
+        let before = published.fetches();
+        eventually("the keys are read again", async || {
+            (published.fetches() >= before + 3).then_some(())
+        })
+        .await;
+    };
+    is_read_again().await;
+    published.answer(200, &key_set(&[Signer::rsa().jwk("1"), short, for_signing]));
+    is_read_again().await;
+    service.serving.signal(Signal::SIGTERM);
+    let log = service.serving.rest_of_log();
+    let lines = log.lines().filter(|line| line.contains("are left out"));
+    let lines: Vec<_> = lines.collect();
+    let of_short = r#"key \"short\" has 1024 bits; RSA keys need 2048 to 8192"#;
+    let of_signing = r#"key \"s\" is not for verification (key_ops)"#;
+    let [first, second] = lines[..] else {
+        panic!("one line for each set, but: {lines:#?}");
+    };
+    for line in [first, second] {
+        assert!(line.contains(of_short) && line.contains("WARN"), "{line}");
+    }
+    assert!(
+        !first.contains(of_signing) && second.contains(of_signing),
+        "{second}"
     );
 }
 

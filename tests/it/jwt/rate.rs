@@ -20,7 +20,9 @@ const FAILURES_MAX: u32 = 20;
 fn accepting() -> Api {
     let algorithms = vec![Algorithm::RS256];
     let set = key_set(&[Signer::rsa().jwk("1")]);
-    let keys = SigningKey::all_in(set.as_bytes(), &algorithms).unwrap();
+    let keys = SigningKey::all_in(set.as_bytes(), &algorithms)
+        .unwrap()
+        .keys;
     let config = JwtConfig {
         issuer: ISSUER.to_owned(),
         audience: AUDIENCE.to_owned(),
