@@ -1,9 +1,11 @@
 //! The page at `/ui`: what it loads, what its script asks for, and what the script must never use.
 
+use std::process::Command;
+
 use leasehold::http::openapi;
 use serde_json::Value;
 
-use super::support::{Api, get};
+use super::support::{Api, get, post};
 
 async fn text_of(path: &str, content_type: &str) -> String {
     let answer = Api::new().await.send(get(path)).await;
@@ -120,6 +122,25 @@ async fn the_script_makes_no_markup_of_text_and_stores_nothing() {
     ] {
         assert!(!script.contains(refused), "{refused}");
     }
+}
+
+/// A browser would keep the last of two entries with one name, and round numbers.
+#[tokio::test]
+async fn metadata_is_shown_as_it_was_sent_with_visible_characters() {
+    let api = Api::new().await;
+    let sent = "{ \"a\" : [{}, 1.50, 12345678901234567890], \"metadata\": {\"b\": \"} \\\" \"}, \"a\":\"\u{202e}\" }";
+    let granted = api.send(post("/locks/a").json(format!("{{\"metadata\":{sent}}}")));
+    assert_eq!(granted.await.status, 201);
+    let state = api.send(get("/locks/a")).await;
+    let printed = Command::new("node")
+        .args(["-e", include_str!("ui/holder_row.js"), "--"])
+        .args([&script().await, state.text()])
+        .output()
+        .expect("node is installed");
+    let [shown, problem] = [&printed.stdout, &printed.stderr].map(|it| String::from_utf8_lossy(it));
+    assert!(printed.status.success(), "{problem}");
+    let expected = r#"{"a":[{},1.50,12345678901234567890],"metadata":{"b":"} \" "},"a":"\u202e"}"#;
+    assert_eq!(shown, expected);
 }
 
 /// A script that asks for a part that the page does not have would stop.

@@ -34,15 +34,27 @@ class Refusal extends Error {
   }
 }
 
-// The value of a JSON text; null if it is none. A number in metadata keeps digits that JavaScript would round, in browsers
-// that can tell them.
+// The value of a JSON text; null if it is none. Metadata becomes the text that the client sent: a value of JavaScript has
+// rounded numbers, and of several entries with one name only the last.
 function parse(text) {
-  const exactly = (_, value, { source } = {}) => {
-    const isRounded = typeof value === "number" && source !== undefined && String(value) !== source;
-    return isRounded && JSON.rawJSON ? JSON.rawJSON(source) : value;
-  };
+  const json = [];
+  let metadata = null;
+  let depth = 0;
+  for (const token of text.match(/"(?:[^"\\]|\\.)*"|[^\s"{}:,]+|\S/g) ?? []) {
+    if (token === "{" && json.at(-1) === ":" && json.at(-2) === '"metadata"') {
+      metadata ??= [];
+    }
+    (metadata ?? json).push(token);
+    if (metadata) {
+      depth += (token === "{") - (token === "}");
+      if (depth === 0) {
+        json.push(JSON.stringify(metadata.join("")));
+        metadata = null;
+      }
+    }
+  }
   try {
-    return JSON.parse(text, exactly);
+    return JSON.parse(json.join(" "));
   } catch {
     return null;
   }
@@ -171,7 +183,7 @@ async function showLock(signal) {
 }
 
 function holderRow(holder) {
-  const metadata = holder.metadata === null ? "" : visible(JSON.stringify(holder.metadata));
+  const metadata = visible(holder.metadata ?? "");
   return row(holder.owner, holder.fencing_token, modeOf(holder), holder.hold_count, holder.acquired_at,
     remaining(holder), metadata);
 }
