@@ -15,8 +15,10 @@ use crate::domain::{
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
+use crate::http::audit::AuditedSender;
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 use crate::http::scope::QueueTime;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 
@@ -77,39 +79,72 @@ pub(in crate::http) async fn acquire(
         };
     }
     let wait = acquire_request.wait.unwrap_or_default();
-    let operation = Operation::Acquire {
-        claim: &acquire_request.claim,
-        waits: !wait.is_zero(),
-    };
-    let service = app.admit(operation, &requester).await?;
-    let audited = app.settings().audit.sender(&requester);
-    let principal = requester.principal.clone();
-    drop(requester);
-    let claim = Arc::new(acquire_request.claim);
-    let was_draining = service.is_draining();
-    let answer = service.acquire(Arc::clone(&claim), wait).await;
-    if let Some(principal) = principal
-        && let Err(problem) = app.permit_still(&principal, &claim.names, audited.as_ref())
-    {
-        if let Ok(answer) = answer {
-            answer.revoke();
+    let answered = AnsweredClaim::of(&app, requester, acquire_request.claim, wait).await?;
+    answered.response(&format)
+}
+
+/// A claim that the service has answered.
+pub(super) struct AnsweredClaim {
+    pub(super) claim: Arc<Claim>,
+    pub(super) answer: AcquireAnswer,
+    audited: Option<AuditedSender>,
+    was_draining: bool,
+}
+
+impl AnsweredClaim {
+    /// Sends a claim that its principal may make to the service.
+    pub(super) async fn of(
+        app: &App,
+        requester: Requester,
+        claim: Claim,
+        wait: Duration,
+    ) -> Result<Self, Problem> {
+        let operation = Operation::Acquire {
+            claim: &claim,
+            waits: !wait.is_zero(),
+        };
+        let service = app.admit(operation, &requester).await?;
+        let audited = app.settings().audit.sender(&requester);
+        let principal = requester.principal.clone();
+        drop(requester);
+        let claim = Arc::new(claim);
+        let was_draining = service.is_draining();
+        let answer = service.acquire(Arc::clone(&claim), wait).await;
+        if let Some(principal) = principal
+            && let Err(problem) = app.permit_still(&principal, &claim.names, audited.as_ref())
+        {
+            if let Ok(answer) = answer {
+                answer.revoke();
+            }
+            return Err(problem);
         }
-        return Err(problem);
+        let answer = answer.map_err(|failure| Problem::of_acquire(failure, claim.token))?;
+        Ok(Self {
+            claim,
+            answer,
+            audited,
+            was_draining,
+        })
     }
-    let AcquireAnswer {
-        outcome,
-        waited,
-        unclaimed,
-    } = answer.map_err(|failure| Problem::of_acquire(failure, claim.token))?;
-    let granted = granted(outcome, &claim, waited, was_draining)
-        .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
-    let unclaimed = match audited.filter(|_| granted.kind == GrantKind::New) {
-        Some(sender) => sender.granted(&claim.names, &granted, unclaimed),
-        None => unclaimed,
-    };
-    let mut response = grant::acquired(&format, &claim, &granted, waited, unclaimed);
-    QueueTime(waited).attach_to(&mut response);
-    Ok(response)
+
+    /// The response with the grant, or the problem if there is none.
+    pub(super) fn response(self, format: &Format) -> Result<Response, Problem> {
+        let claim = self.claim;
+        let AcquireAnswer {
+            outcome,
+            waited,
+            unclaimed,
+        } = self.answer;
+        let granted = granted(outcome, &claim, waited, self.was_draining)
+            .map_err(|refusal| format.route_form.adapt(refusal).after(waited))?;
+        let unclaimed = match self.audited.filter(|_| granted.kind == GrantKind::New) {
+            Some(sender) => sender.granted(&claim.names, &granted, unclaimed),
+            None => unclaimed,
+        };
+        let mut response = grant::acquired(format, &claim, &granted, waited, unclaimed);
+        QueueTime(waited).attach_to(&mut response);
+        Ok(response)
+    }
 }
 
 /// Not a plain lease instead: a client that asks for a stream does not renew, so the lease would expire.

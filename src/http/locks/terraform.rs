@@ -4,7 +4,6 @@
 //! other than 200 for a failure.
 
 use std::slice;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -16,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::acquire::granted;
-use super::grant::{self, Format};
+use super::acquire::AnsweredClaim;
+use super::grant::Format;
 use super::{HeaderToken, RouteForm, lock_name, release};
 use crate::domain::{
-    Bounds, Claim, Conflict, ConflictKind, GrantKind, InvalidField, LockName, LockNames, Metadata,
-    NotHeld, Owner, Refused, Released, Token, Ttl, Verb, text,
+    Bounds, Claim, Conflict, ConflictKind, InvalidField, LockName, LockNames, Metadata, NotHeld,
+    Owner, Refused, Released, Token, Ttl, Verb, text,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -31,7 +30,7 @@ use crate::http::problem::{Problem, conflict_sentence};
 use crate::http::requester::Requester;
 use crate::http::scope::QueueTime;
 use crate::http::wire::json as json_response;
-use crate::service::{AcquireAnswer, AcquireOutcome};
+use crate::service::AcquireOutcome;
 
 /// The fields of both operations, in the query string: the body belongs to Terraform. Both take both, because both may
 /// have the same address.
@@ -128,56 +127,30 @@ async fn lock(
     let info = LockInfo::of(body)?;
     let token = Token::parse(&info.id)?;
     let text = serde_json::to_string(&info).expect("it has string keys");
-    let claim = Arc::new(Claim {
+    let claim = Claim {
         // A name that is too long is left out here: the name of a machine is no reason to refuse a lock.
         owner: requester.owner(Owner::new(&info.who).unwrap_or_default()),
         metadata: Some(Metadata::from_json_object(&text)?),
         ..Claim::plain(name.into(), token, ttl)
-    });
-    requester.permit_size(&claim)?;
-    let operation = Operation::Acquire {
-        claim: &claim,
-        waits: !options.wait.is_zero(),
     };
-    let service = app.admit(operation, &requester).await?;
-    let audited = app.settings().audit.sender(&requester);
-    let principal = requester.principal.clone();
-    drop(requester);
-    let was_draining = service.is_draining();
-    let answer = service.acquire(Arc::clone(&claim), options.wait).await;
-    if let Some(principal) = principal
-        && let Err(problem) = app.permit_still(&principal, &claim.names, audited.as_ref())
-    {
-        if let Ok(answer) = answer {
-            answer.revoke();
-        }
-        return Err(problem);
-    }
-    let AcquireAnswer {
-        outcome,
-        waited,
-        unclaimed,
-    } = answer.map_err(|failure| Problem::of_acquire(failure, token))?;
-    let mut response = match outcome {
-        AcquireOutcome::Refused(Refused::Blocked(blocked_by)) => refused(&claim, &blocked_by),
-        AcquireOutcome::TimedOut(not_granted) => refused(&claim, &not_granted.blocked_by),
-        outcome @ (AcquireOutcome::Granted(_)
+    requester.permit_size(&claim)?;
+    let answered = AnsweredClaim::of(app, requester, claim, options.wait).await?;
+    let blocked_by = match &answered.answer.outcome {
+        AcquireOutcome::Refused(Refused::Blocked(blocked_by)) => Some(blocked_by),
+        AcquireOutcome::TimedOut(not_granted) => Some(&not_granted.blocked_by),
+        AcquireOutcome::Granted(_)
         | AcquireOutcome::Refused(_)
         | AcquireOutcome::TooManyWaiters(_)
-        | AcquireOutcome::Draining(_)) => {
-            let granted = granted(outcome, &claim, waited, was_draining)
-                .map_err(|refusal| format.route_form.adapt(refusal).after(waited))?;
-            let unclaimed = match audited.filter(|_| granted.kind == GrantKind::New) {
-                Some(sender) => sender.granted(&claim.names, &granted, unclaimed),
-                None => unclaimed,
-            };
-            let mut response = grant::acquired(format, &claim, &granted, waited, unclaimed);
-            *response.status_mut() = StatusCode::OK;
-            response.headers_mut().remove(LOCATION);
-            response
-        }
+        | AcquireOutcome::Draining(_) => None,
     };
-    QueueTime(waited).attach_to(&mut response);
+    if let Some(blocked_by) = blocked_by {
+        let mut response = refused(&answered.claim, blocked_by);
+        QueueTime(answered.answer.waited).attach_to(&mut response);
+        return Ok(response);
+    }
+    let mut response = answered.response(format)?;
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().remove(LOCATION);
     Ok(response)
 }
 
