@@ -161,6 +161,12 @@ impl Fault {
         }
     }
 
+    /// Whether the store has no room for another claim; leases can be renewed and released, and their grants repeated.
+    #[must_use]
+    pub fn is_full(self) -> bool {
+        matches!(self, Self::Full | Self::Limit)
+    }
+
     /// The metric label.
     #[must_use]
     pub fn label(self) -> &'static str {

@@ -8,6 +8,7 @@ mod disagreement;
 mod early_ends;
 mod failing;
 mod follow_ups;
+mod full;
 mod health;
 mod minorities;
 mod missed_changes;

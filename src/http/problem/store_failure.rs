@@ -33,7 +33,7 @@ impl From<StoreError> for Problem {
             ),
         };
         let detail = format!("{}; {effect}", what_failed(fault));
-        let is_full = matches!(fault, Fault::Full | Fault::Limit);
+        let is_full = fault.is_full();
         let code = match is_full {
             true => Code::StoreFull,
             false => Code::StoreUnavailable,

@@ -271,11 +271,21 @@ impl<T> ByNode<T> {
         self.received().count() >= self.majority()
     }
 
-    /// The fault of the first node that failed; a node that has not answered has none of its own.
+    /// What a majority lacks. As many of the nodes that failed as it lacks have to be well again, and the first that are
+    /// decide. So one of several that is full does not make the store full. A node that has not answered in time comes
+    /// after those that have failed.
     pub(super) fn fault(&self) -> Fault {
-        let mut answers = self.0.iter().flatten();
-        let failure = answers.find_map(|answer| answer.as_ref().err());
-        failure.map_or(Fault::Timeout, StoreError::fault)
+        let failures = self.0.iter().flatten();
+        let failures = failures.filter_map(|answer| answer.as_ref().err());
+        let mut faults: Vec<_> = failures.map(StoreError::fault).collect();
+        faults.resize(faults.len() + self.missing(), Fault::Timeout);
+        faults.sort_by_key(|fault| lasts(*fault));
+        let lacking = self.majority().saturating_sub(self.received().count());
+        let decisive = faults.get(lacking.saturating_sub(1)).copied();
+        let mut faults = faults.into_iter();
+        faults
+            .find(|fault| decisive.is_some_and(|decisive| lasts(decisive) == lasts(*fault)))
+            .unwrap_or(Fault::Timeout)
     }
 
     /// The answers, if a majority has answered.
@@ -311,6 +321,16 @@ impl<T> ByNode<T> {
             Effect::MayBeDone if may_be_done => StoreError::unknown(fault, detail),
             Effect::MayBeDone | Effect::None => StoreError::unavailable(fault, detail),
         }
+    }
+}
+
+/// How long a fault lasts, compared with others: until the node answers again, until something is released there, or until
+/// somebody changes the configuration.
+fn lasts(fault: Fault) -> u8 {
+    match fault {
+        _ if fault.is_lasting() => 2,
+        _ if fault.is_full() => 1,
+        _ => 0,
     }
 }
 

@@ -168,7 +168,13 @@ fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
 /// have not answered they would be a majority. What another node says against it may be left from before.
 fn may_hold_already(votes: &ByNode<Acquired>) -> bool {
     let before = granted(votes).filter(|granted| granted.kind != GrantKind::New);
-    let (before, silent) = (before.count(), votes.0.len() - votes.received().count());
+    let silent = votes.0.iter().filter(|vote| match vote {
+        Some(Ok(_)) => false,
+        // A node without room has none of its leases, because to repeat their grant would need no room.
+        Some(Err(StoreError::Unavailable { fault, .. })) => !fault.is_full(),
+        Some(Err(StoreError::Unknown { .. })) | None => true,
+    });
+    let (before, silent) = (before.count(), silent.count());
     before > 0 && before + silent >= votes.majority()
 }
 
