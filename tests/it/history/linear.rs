@@ -45,6 +45,7 @@
 mod bounds;
 mod cases;
 mod evictions;
+mod in_flight;
 mod operations;
 mod register;
 mod search;

@@ -69,7 +69,8 @@ impl Configuration {
         }
     }
 
-    /// The configurations after the operation, which must take effect by `now`.
+    /// The configurations after the operation, which must take effect by `now`. Other operations that were sent may come
+    /// before it.
     pub(super) fn after(
         self,
         lock: &LockHistory,
@@ -77,12 +78,58 @@ impl Configuration {
         pending: &BTreeSet<usize>,
         now: Micros,
     ) -> Vec<Self> {
-        let at = lock.operations[operation].at;
         let context = Context { lock, pending, now };
+        let before = self.after_pending(&context).into_iter();
+        let after = before.flat_map(|one| match one.has_done(lock, operation) {
+            true => vec![one],
+            false => one.after_step(&context, operation),
+        });
+        after.collect()
+    }
+
+    /// This configuration, and those after pending views and evictions, for which other leases may have to end first. A later
+    /// step may end a lease that they name, or grant one that they do not name.
+    fn after_pending(self, context: &Context<'_>) -> Vec<Self> {
+        let mut reached = vec![self];
+        let mut next = 0;
+        while let Some(one) = reached.get(next).cloned() {
+            next += 1;
+            // Leases are granted in their order: what needs a later one than this is not possible either.
+            let mut not_granted = usize::MAX;
+            for operation in context.pending {
+                let step = &context.lock.operations[*operation].step;
+                let (Step::View { holders } | Step::Evict { holders }) = step else {
+                    continue;
+                };
+                let last = holders.last().copied().unwrap_or_default();
+                if one.done.contains(operation) || last >= not_granted {
+                    continue;
+                }
+                let taken = one.clone().after_step(context, *operation);
+                let needs_grant = last >= one.granted && taken.is_empty();
+                if needs_grant && one.clone().grant_through(context, last).is_empty() {
+                    not_granted = last;
+                }
+                for mut after in taken {
+                    after.done.insert(*operation);
+                    after.take_reads(context.lock, context.pending);
+                    if !reached.contains(&after) {
+                        reached.push(after);
+                    }
+                }
+            }
+        }
+        reached
+    }
+
+    /// The configurations after the operation.
+    fn after_step(self, context: &Context<'_>, operation: usize) -> Vec<Self> {
+        let lock = context.lock;
+        let at = lock.operations[operation].at;
         match &lock.operations[operation].step {
-            Step::Grant { lease } => self.grant_through(&context, *lease),
+            Step::Grant { lease } => self.grant_through(context, *lease),
             Step::Report { lease, .. } => {
-                let held = self.hold_again(&context, *lease, at);
+                let held = self.hold_again(context, *lease, at);
                 let reported = held
                     .into_iter()
                     .filter_map(|mut held| held.report(lock, operation).then_some(held));
@@ -102,11 +149,11 @@ impl Configuration {
                     .copied()
                     .filter(|held| is_of(lock, *claim)(held));
                 let own = own.map(|held| held.lease).collect();
-                self.without(&context, own)
+                self.without(context, own)
             }
-            Step::View { holders } => self.shown_as(&context, holders, at),
+            Step::View { holders } => self.shown_as(context, holders, at),
             Step::Evict { holders } => {
-                let shown = self.shown_as(&context, holders, at);
+                let shown = self.shown_as(context, holders, at);
                 let evicted = shown.into_iter().map(|mut shown| {
                     shown.held.retain(|held| !holders.contains(&held.lease));
                     shown
@@ -223,36 +270,18 @@ impl Configuration {
         reached
     }
 
-    /// The configurations in which the lease has ended: by itself or by a request without a definite answer, or by an
-    /// eviction that has no answer yet.
-    fn end(self, context: &Context<'_>, lease: usize) -> Vec<Self> {
+    /// The configuration in which the lease has ended: by itself, or by a request without a definite answer. None if it
+    /// cannot have ended.
+    fn end(mut self, context: &Context<'_>, lease: usize) -> Option<Self> {
         let Some(held) = self.held.iter().find(|held| held.lease == lease) else {
-            return vec![self];
+            return Some(self);
         };
-        let mut reached = Vec::new();
-        if held.may_end(context) {
-            let mut ended = self.clone();
-            ended.held.retain(|held| held.lease != lease);
-            ended.take_reads(context.lock, context.pending);
-            reached.push(ended);
+        if !held.may_end(context) {
+            return None;
         }
-        for operation in context.pending {
-            let Step::Evict { holders } = &context.lock.operations[*operation].step else {
-                continue;
-            };
-            let at = context.lock.operations[*operation].at;
-            if holders.contains(&lease) && !self.done.contains(operation) {
-                let mut evicting = self.clone();
-                evicting.done.insert(*operation);
-                // Those that it does not report have ended before.
-                for mut evicted in evicting.shown_as(context, holders, at) {
-                    evicted.held.retain(|held| !holders.contains(&held.lease));
-                    evicted.take_reads(context.lock, context.pending);
-                    reached.push(evicted);
-                }
-            }
-        }
-        reached
+        self.held.retain(|held| held.lease != lease);
+        self.take_reads(context.lock, context.pending);
+        Some(self)
     }
 
     /// The configurations in which exactly these leases are held, as far as a view from this time says.
