@@ -122,6 +122,47 @@ async fn a_full_redis_evicts_and_takes_back() {
     replica.becomes_free(&withdrawn).await;
 }
 
+/// A quorum relies on it: a node that is full and refuses a claim has no lease of it.
+#[tokio::test]
+async fn a_full_redis_repeats_the_grant_of_a_lease_that_it_has() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let open = async || {
+        let store = stores::redis_store(&server.database(0), &stores::redis_config()).await;
+        store.expect("the store opens")
+    };
+    let [granting, other] = [open().await, open().await];
+    let claims = [
+        at_depth(&claim(), 2),
+        in_mode(&claim(), READ),
+        in_mode(&claim(), permits(1, 2)),
+        claim_on_all(names(&[fresh_name(), fresh_name()])),
+        Claim {
+            min_hold: Some(LONG),
+            ..claim()
+        },
+    ];
+    let claims = claims.map(lasting);
+    let acquire = async |store: &Arc<dyn LockStore>, claim: &Claim| {
+        let answer = store.acquire(claim, Attempt::random(), None, deadline());
+        answer.await.map(|answer| answer.kind())
+    };
+    for claim in &claims {
+        let granted = acquire(&granting, claim).await;
+        assert_eq!(granted.ok(), Some(Some(GrantKind::New)));
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    for claim in &claims {
+        for store in [&granting, &other, &other] {
+            let repeated = acquire(store, claim).await;
+            assert_eq!(repeated.ok(), Some(Some(GrantKind::Replayed)), "{claim:?}");
+        }
+        let deeper = acquire(&other, &at_depth(claim, 3)).await;
+        assert_eq!(deeper.ok(), Some(Some(GrantKind::Reentered)), "{claim:?}");
+    }
+    let refused = acquire(&other, &lasting(claim())).await;
+    assert!(refused.is_err_and(|error| error.fault() == Fault::Full));
+}
+
 /// With one, Redis takes no writes: it has no replicas.
 async fn needs_replicas(server: &RedisServer, count: &str) {
     let words = ["CONFIG", "SET", "min-replicas-to-write", count];
