@@ -105,7 +105,12 @@ impl Core {
             })
         };
         let released = answers.until(deadline, is_decided).await;
-        let released = released.of_majority(Effect::MayBeDone)?;
+        let released = released.of_majority(Effect::MayBeDone);
+        let released = released.map_err(|error| match step_back {
+            // It is repeated, also at nodes that have done nothing so far.
+            None => StoreError::unknown(error.fault(), error.detail()),
+            Some(_) => error,
+        })?;
         let majority = self.nodes.majority();
         let answered: Vec<_> = released.iter().collect();
         let merged = (0..names.len()).filter_map(|lock| {

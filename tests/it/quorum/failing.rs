@@ -231,6 +231,27 @@ async fn a_release_reaches_a_node_that_was_away() {
     .await;
 }
 
+/// Its client must not go on as if it still held the lock.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_repeated_in_the_background_has_an_unknown_outcome() {
+    let process = Process::alone();
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.without(&[0, 1, 2]);
+    let released = process
+        .quorum
+        .release(&claim.names, claim.token, None, deadline());
+    let answer = released.await;
+    process.without(&[]);
+    process.settled().await;
+    assert!(process.held_at(&claim).await.is_empty());
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_answers_nothing_ever_leaves_no_operation_behind() {
     let process = Process::alone();
