@@ -1,7 +1,8 @@
 //! Tokens of an issuer: what has to be configured together, and what can never be.
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
-use leasehold::config::SigningKey;
+use jsonwebtoken::Algorithm;
+use leasehold::config::{SigningKey, SigningKeys};
 
 use super::{complaint, file, from_environment};
 
@@ -134,108 +135,106 @@ fn keys_come_over_tls_or_from_this_machine() {
     }
 }
 
+fn key_set(keys: &[&str]) -> String {
+    format!("{{\"keys\":[{}]}}", keys.join(","))
+}
+
+fn keys_in(text: &str) -> Result<SigningKeys, String> {
+    SigningKey::all_in(text.as_bytes(), &[Algorithm::RS256, Algorithm::ES256])
+}
+
+/// An RSA key with a zero in front, which does not make it longer, and with these further members.
+fn rsa_of(bits: usize, members: &str) -> String {
+    let mut number = vec![0xff_u8; bits.div_ceil(8)];
+    number[0] >>= bits.next_multiple_of(8) - bits;
+    number.insert(0, 0);
+    let number = BASE64_URL_SAFE_NO_PAD.encode(number);
+    format!(r#"{{"kty":"RSA","n":"{number}","e":"AQAB"{members}}}"#)
+}
+
+fn rsa(members: &str) -> String {
+    rsa_of(2_048, members)
+}
+
 #[test]
-fn a_key_set_has_keys_for_signatures_and_others_are_left_out() {
-    use jsonwebtoken::Algorithm::{ES256, RS256};
-    let keys = |text: &str| SigningKey::all_in(text.as_bytes(), &[RS256, ES256]);
-    // A zero in front does not make a number longer.
-    let with_bits = |bits: usize, members: &str| {
-        let mut number = vec![0; bits / 8 + 2];
-        number[1] = if bits % 8 == 0 {
-            0
-        } else {
-            0xff >> (8 - bits % 8)
-        };
-        number[2..].fill(0xff);
-        let number = BASE64_URL_SAFE_NO_PAD.encode(number);
-        format!(r#"{{"kty":"RSA","n":"{number}","e":"AQAB"{members}}}"#)
-    };
-    let rsa = |members: &str| with_bits(2_048, members);
-    let left_out = [
+fn a_key_that_cannot_verify_tokens_is_left_out_with_the_reason() {
+    let unknown = "key number 1 is of no known kind, or a part of it is missing";
+    for (key, reason) in [
         (
-            r#"{"kty":"oct","k":"AAAA","kid":"secret"}"#.to_owned(),
+            r#"{"kty":"oct","k":"AAAA","kid":"secret"}"#,
             "key \"secret\" is for no algorithm in jwt.algorithms",
         ),
         (
-            rsa(r#","kid":"1","use":"enc""#),
+            &rsa(r#","kid":"1","use":"enc""#),
             "key \"1\" is not for signatures (use)",
         ),
         (
-            rsa(r#","kid":"2","alg":"HS256""#),
+            &rsa(r#","kid":"2","alg":"PS256""#),
             "key \"2\" is for no algorithm in jwt.algorithms",
         ),
         (
-            rsa(r#","kid":"3","alg":"RSA-OAEP""#),
+            &rsa(r#","kid":"3","alg":"RSA-OAEP""#),
             "key \"3\" is for another algorithm than those of signatures (alg)",
         ),
         (
-            rsa(r#","kid":"4","key_ops":["encrypt"]"#),
+            &rsa(r#","kid":"4","use":"sig","key_ops":["sign"]"#),
             "key \"4\" is not for verification (key_ops)",
         ),
         (
-            rsa(r#","kid":"5","use":"sig","key_ops":["sign"]"#),
-            "key \"5\" is not for verification (key_ops)",
+            &rsa_of(1_024, r#","kid":"5\n""#),
+            "key \"5\u{fffd}\" has 1024 bits; RSA keys need 2048 to 8192",
         ),
         (
-            with_bits(1_024, r#","kid":"6\n""#),
-            "key \"6\u{fffd}\" has 1024 bits; RSA keys need 2048 to 8192",
+            &rsa_of(2_047, r#","kid":"6""#),
+            "key \"6\" has 2047 bits; RSA keys need 2048 to 8192",
         ),
         (
-            with_bits(2_047, r#","kid":"7""#),
-            "key \"7\" has 2047 bits; RSA keys need 2048 to 8192",
+            &rsa_of(8_193, r#","kid":"7""#),
+            "key \"7\" has 8193 bits; RSA keys need 2048 to 8192",
         ),
         (
-            with_bits(8_200, r#","kid":"8""#),
-            "key \"8\" has 8200 bits; RSA keys need 2048 to 8192",
-        ),
-        (
-            r#"{"kty":"EC","crv":"P-256","x":"!","y":"AA"}"#.to_owned(),
+            r#"{"kty":"EC","crv":"P-256","x":"!","y":"AA"}"#,
             "key number 1 has numbers that cannot be read",
         ),
-        (
-            r#"{"kty":"new"}"#.to_owned(),
-            "key number 1 is of no known kind, or a part of it is missing",
-        ),
-        (
-            "7".to_owned(),
-            "key number 1 is of no known kind, or a part of it is missing",
-        ),
-    ];
-    let set = |keys: &[&str]| format!("{{\"keys\":[{}]}}", keys.join(","));
-    for (key, reason) in &left_out {
-        let found = keys(&set(&[key])).unwrap();
-        assert_eq!(
-            (found.keys.len(), found.reasons().as_deref()),
-            (0, Some(*reason)),
-            "{key}"
-        );
+        (r#"{"kty":"new"}"#, unknown),
+        ("7", unknown),
+    ] {
+        let found = keys_in(&key_set(&[key])).unwrap();
+        assert!(found.keys.is_empty(), "{key}");
+        assert_eq!(found.reasons().as_deref(), Some(reason), "{key}");
     }
-    let used = [
+}
+
+/// An issuer can name its keys in any way, and have many.
+#[test]
+fn the_other_keys_of_a_set_are_used_and_the_reasons_fit_a_line() {
+    let long = rsa(&format!(r#","use":"enc","kid":"{}""#, "k".repeat(100)));
+    let mut keys = vec![&*long; 12];
+    let (plain, marked) = (
         rsa(r#","kid":"r""#),
         rsa(r#","kid":"s","use":"sig","key_ops":["verify"]"#),
-    ];
-    let all = used.iter().chain(left_out.iter().map(|(key, _)| key));
-    let found = keys(&set(&all.map(String::as_str).collect::<Vec<_>>())).unwrap();
+    );
+    keys.extend([&*plain, &marked]);
+    let found = keys_in(&key_set(&keys)).unwrap();
     let ids: Vec<_> = found.keys.iter().map(|key| key.id.as_deref()).collect();
     assert_eq!(ids, [Some("r"), Some("s")]);
-    assert_eq!(found.keys[0].algorithms, [RS256]);
+    assert_eq!(found.keys[0].algorithms, [Algorithm::RS256]);
     let reasons = found.reasons().unwrap();
-    assert!(reasons.ends_with("; and 2 more"), "{reasons}");
-    let long = rsa(&format!(r#","kid":"{}","use":"enc""#, "k".repeat(100)));
-    let reasons = keys(&set(&[&long])).unwrap().reasons().unwrap();
-    assert!(
-        reasons.contains(&format!("\"{}\"", "k".repeat(64))),
-        "{reasons}"
-    );
+    let one = format!("key \"{}\" is not for signatures (use); ", "k".repeat(64));
+    assert_eq!(reasons, one.repeat(10) + "and 2 more");
+}
+
+#[test]
+fn what_is_no_key_set_is_refused() {
     for (text, words) in [
         ("{}".to_owned(), "is not a JSON Web Key Set"),
-        (set(&["7"; 101]), "more than 100 keys"),
+        (key_set(&["7"; 101]), "more than 100 keys"),
         (
-            format!("{}{}", set(&[&used[0]]), " ".repeat(300_000)),
+            format!("{}{}", key_set(&[&rsa("")]), " ".repeat(300_000)),
             "has more than 262144 bytes",
         ),
     ] {
-        let problem = keys(&text).unwrap_err();
+        let problem = keys_in(&text).unwrap_err();
         assert!(problem.contains(words), "{problem}");
     }
 }
