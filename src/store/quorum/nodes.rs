@@ -326,12 +326,8 @@ impl<T> ByNode<T> {
 
 /// How long a fault lasts, compared with others: until the node answers again, until something is released there, or until
 /// somebody changes the configuration.
-fn lasts(fault: Fault) -> u8 {
-    match fault {
-        _ if fault.is_lasting() => 2,
-        _ if fault.is_full() => 1,
-        _ => 0,
-    }
+fn lasts(fault: Fault) -> (bool, bool) {
+    (fault.is_lasting(), fault.is_full())
 }
 
 /// What an operation may have done that did not get the answers of a majority.

@@ -3,8 +3,9 @@
 //! This judge shares no rule with the other one (`judge`). It knows a sequential lock, and searches for an order of
 //! operations in which each takes effect once, between its sending and its answer, and in which the lock gives exactly
 //! the recorded answers. The algorithm is that of Wing and Gong with the memory of configurations of Lowe, in the variant
-//! that takes an operation into the order only when an answer requires it. Linearizability is local, so each lock is
-//! checked alone (Horn and Kroening): of an operation on several locks, each lock has its part.
+//! that takes an operation into the order only when an answer requires it. A view or an eviction that is under way may also
+//! come before that, because it needs the lock as it is. Linearizability is local, so each lock is checked alone (Horn and
+//! Kroening): of an operation on several locks, each lock has its part.
 //!
 //! # The sequential lock
 //!
