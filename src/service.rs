@@ -316,21 +316,27 @@ impl ServiceShared {
         leases: Option<&LeaseBudget>,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
-        let claim = (&**names, token);
+        let (claim, ttl) = ((&**names, token), options.ttl);
         let mut counted_before = None;
         // A stream leaves its lease to be rolled back by its end, and it was counted before the stream began.
         if let Some(leases) = leases
             && options.rollback_right == RollbackRight::Never
         {
-            let before = Box::pin(self.count_before(leases, claim, options.ttl)).await;
+            let before = Box::pin(self.count_before(leases, claim)).await;
             options.rollback_right = before.rollback_right();
             counted_before = Some(before);
         }
         let sent = Instant::now();
         let answer = self.store.renew(names, token, options, deadline).await;
         self.metrics.renew(sent.elapsed(), &answer);
-        if let (Some(leases), Err(StoreError::Unavailable { .. })) = (leases, &answer) {
-            Box::pin(self.uncount_before(leases, claim, counted_before)).await;
+        match (leases, &answer) {
+            (Some(leases), Err(StoreError::Unavailable { .. })) => {
+                Box::pin(self.uncount_before(leases, claim, counted_before)).await;
+            }
+            (Some(leases), Err(StoreError::Unknown { .. })) => {
+                Box::pin(self.count_unknown(leases, claim, ttl)).await;
+            }
+            (Some(_), Ok(_)) | (None, _) => {}
         }
         let mut renewed = answer?;
         if let Some(leases) = leases {

@@ -206,6 +206,12 @@ impl Problem {
         self
     }
 
+    /// Does not say that nothing was done: the stream has held its lock.
+    pub(super) fn of_lost_lease(mut self) -> Self {
+        self.0.extras.outcome = None;
+        self
+    }
+
     /// Names the lock that the detail is about, for requests that name several, and counts the others.
     pub(super) fn of_several_locks(mut self) -> Self {
         let Parts { detail, extras, .. } = &mut *self.0;

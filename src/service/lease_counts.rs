@@ -75,11 +75,11 @@ impl ServiceShared {
         &self,
         leases: &LeaseBudget,
         claim: (&[LockName], Token),
-        ttl: Option<Ttl>,
     ) -> CountedBefore {
         let by = Attempt::random();
-        // Without a new TTL, they last for a time that is known and counted after the operation.
-        let lasts = ttl.map_or(UNCOUNTED_MAX, Ttl::get);
+        // How long they last is known after the operation. Until then its outcome may be that nothing has changed, and no
+        // later step shortens the time for which they are counted.
+        let lasts = UNCOUNTED_MAX.min(2 * self.operation_timeout);
         let deadline = Instant::now() + COUNTED_BEFORE_MAX;
         let step = CountStep::Take { by, lasts };
         match self.try_to_count(leases, step, claim, deadline).await {
@@ -210,6 +210,20 @@ impl ServiceShared {
             let _ = counted.send(());
         });
         let _ = timeout_at(until, is_counted).await;
+    }
+
+    /// Counts what was counted before an operation of which the outcome is not known for as long as it may last.
+    pub(super) async fn count_unknown(
+        self: &Arc<Self>,
+        leases: &LeaseBudget,
+        (names, token): (&[LockName], Token),
+        ttl: Option<Ttl>,
+    ) {
+        if let Some(lasts) = ttl.map(Ttl::get) {
+            let extend = CountStep::Extend { lasts };
+            let claim = (names.to_vec(), token);
+            self.count_held(leases, extend, claim, &[lasts]).await;
+        }
     }
 
     /// No longer counts what was counted before an operation that the store has not done.

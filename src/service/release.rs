@@ -38,7 +38,7 @@ impl LockService {
             let claim = (&*names, token);
             let mut counted_before = None;
             if let (Some(leases), Some(_)) = (&leases, hold_count) {
-                let before = Box::pin(inner.count_before(leases, claim, None)).await;
+                let before = Box::pin(inner.count_before(leases, claim)).await;
                 counted_before = Some(before);
             }
             let step_back = hold_count.map(|hold_count| StepBack {

@@ -2,6 +2,7 @@
 //! count. `contract::counting` has the count itself, `api::rules::quotas` the answers.
 
 mod both;
+mod ended;
 mod hostile;
 mod kept;
 mod team;

@@ -158,6 +158,11 @@ impl Principal {
         self.1.as_ref().is_some_and(TokenLife::is_over)
     }
 
+    /// Whether nobody can tell if that token is still valid.
+    pub(in crate::http) fn is_unknown(&self) -> bool {
+        self.1.as_ref().is_some_and(TokenLife::is_unknown)
+    }
+
     /// Completes when [`has_changed`](Self::has_changed) is true.
     pub(in crate::http) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
         let (replaced, life) = (self.0.replaced.clone(), self.1.clone());

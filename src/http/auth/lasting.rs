@@ -6,7 +6,7 @@ use crate::http::app::App;
 use crate::http::audit::AuditedSender;
 use crate::http::problem::{AccessRefusal, Problem};
 
-use super::{Access, Principal, refusal};
+use super::{Access, Principal, TokenFault, refusal};
 
 /// The key or the certificate does not authenticate the sender of the request any more.
 const REPLACED: &str = "the key or the client certificate of this request is no longer valid for the principal with which it \
@@ -33,7 +33,10 @@ impl App {
             return Ok(None);
         }
         if principal.has_expired() {
-            return Err(Problem::invalid_token(EXPIRED));
+            return Err(match principal.is_unknown() {
+                true => Problem::token_refused(TokenFault::NoKeys),
+                false => Problem::invalid_token(EXPIRED),
+            });
         }
         let Some(now) = keys.current(principal) else {
             return Err(Problem::unauthorized(REPLACED));

@@ -59,21 +59,25 @@ pub(super) struct VerifiedToken {
 #[derive(Clone)]
 pub(super) struct TokenLife {
     until: SystemTime,
-    /// Cancelled once the issuer no longer has the key.
-    key_removed: CancellationToken,
+    key_end: KeyEnd,
 }
 
 impl TokenLife {
     /// Whether the token is no longer valid. The wall clock of this machine counts, like when it was verified.
     pub(super) fn is_over(&self) -> bool {
-        self.key_removed.is_cancelled() || self.left().is_none()
+        self.key_end.is_over() || self.left().is_none()
+    }
+
+    /// Whether nobody can tell if the token is still valid: it has not expired, and no key of its issuer was known any more.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.key_end.is_of_all() && self.left().is_some()
     }
 
     /// Completes when the token is no longer valid.
     pub(super) async fn over(self) {
         while let Some(left) = self.left() {
             tokio::select! {
-                () = self.key_removed.cancelled() => return,
+                () = self.key_end.reached() => return,
                 () = tokio::time::sleep(left) => {}
             }
         }
@@ -176,7 +180,7 @@ impl TokenVerifier {
         let token = VerifiedToken {
             life: TokenLife {
                 until: self.valid_until(&claims)?,
-                key_removed: key.removed.clone(),
+                key_end: key.end.clone(),
             },
             subject: claims.sub.into(),
         };

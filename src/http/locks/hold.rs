@@ -150,7 +150,10 @@ impl EventEncoder {
                 if let Some(reason) = problem.access_refusal() {
                     self.app.http_metrics().refused(reason);
                 }
-                self.problem(if is_held { "lost" } else { "refused" }, &problem)
+                match is_held {
+                    true => self.problem("lost", &problem.of_lost_lease()),
+                    false => self.problem("refused", &problem),
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The keys of the issuer: replaced when they are read again, and dropped when they could not be read for too long.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -48,8 +49,36 @@ struct IssuerState {
 #[derive(Clone)]
 pub(super) struct IssuerKey {
     pub(super) signing: SigningKey,
-    /// Cancelled once the issuer no longer has it.
-    pub(super) removed: CancellationToken,
+    pub(super) end: KeyEnd,
+}
+
+/// The end of the time in which a key is used. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct KeyEnd {
+    over: CancellationToken,
+    /// Set before, if no other key was known from then on either.
+    is_of_all: Arc<AtomicBool>,
+}
+
+impl KeyEnd {
+    pub(super) fn is_over(&self) -> bool {
+        self.over.is_cancelled()
+    }
+
+    /// Whether it is over because no key of the issuer was known any more: so nobody knows whether it is still valid.
+    pub(super) fn is_of_all(&self) -> bool {
+        self.is_of_all.load(Ordering::Acquire)
+    }
+
+    /// Completes when it is over.
+    pub(super) async fn reached(&self) {
+        self.over.cancelled().await;
+    }
+
+    pub(super) fn end(&self, is_of_all: bool) {
+        self.is_of_all.store(is_of_all, Ordering::Release);
+        self.over.cancel();
+    }
 }
 
 /// Whether there is a key for a token.
@@ -114,8 +143,8 @@ impl IssuerKeys {
             same.map_or_else(|| IssuerKey::new(key), |same| old.swap_remove(same))
         });
         let kept: Vec<_> = kept.collect();
+        remove(old, kept.is_empty());
         state.keys = kept;
-        remove(old);
         state.read_at = Some(Instant::now());
         state.read_began_at = state.began_at;
         state.is_outdated = false;
@@ -152,7 +181,7 @@ impl IssuerKeys {
         let old = std::mem::take(&mut state.keys);
         drop(state);
         let had_keys = !old.is_empty();
-        remove(old);
+        remove(old, true);
         had_keys
     }
 
@@ -265,13 +294,13 @@ impl IssuerKey {
     fn new(signing: SigningKey) -> Self {
         Self {
             signing,
-            removed: CancellationToken::new(),
+            end: KeyEnd::default(),
         }
     }
 }
 
-fn remove(keys: Vec<IssuerKey>) {
+fn remove(keys: Vec<IssuerKey>, are_all: bool) {
     for key in keys {
-        key.removed.cancel();
+        key.end.end(are_all);
     }
 }

@@ -53,9 +53,8 @@ impl VerifiedTokens {
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use tokio_util::sync::CancellationToken;
-
     use super::super::TokenLife;
+    use super::super::issuer_keys::KeyEnd;
     use super::*;
 
     fn token(until: SystemTime) -> VerifiedToken {
@@ -63,7 +62,7 @@ mod tests {
             subject: "a".into(),
             life: TokenLife {
                 until,
-                key_removed: CancellationToken::new(),
+                key_end: KeyEnd::default(),
             },
         }
     }
@@ -90,7 +89,7 @@ mod tests {
         let valid = token(SystemTime::now() + Duration::from_secs(3_600));
         tokens.insert(other, valid.clone());
         assert!(tokens.get(&other).is_some());
-        valid.life.key_removed.cancel();
+        valid.life.key_end.end(false);
         assert!(tokens.get(&other).is_none());
     }
 }
