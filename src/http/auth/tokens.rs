@@ -19,12 +19,11 @@ use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::{Header, Validation, decode, decode_header};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-use tokio_util::sync::CancellationToken;
 
 use crate::config::{JwtConfig, KeyHash, RequestRate, SigningKey};
 use crate::limits::RequestBucket;
 pub(in crate::http) use faults::TokenFault;
-use issuer_keys::FoundKey;
+use issuer_keys::{FoundKey, KeyEnd};
 pub use issuer_keys::{IssuerKeys, KeysState};
 use verified::VerifiedTokens;
 
