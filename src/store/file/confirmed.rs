@@ -9,6 +9,7 @@
 //! of power it may be that of an earlier commit, and never that of one that was not confirmed.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
 
 /// How long the note is, in bytes.
@@ -58,19 +59,30 @@ impl CommitId {
         }
     }
 
-    /// By which a note that was half written is recognised.
+    /// By which a note that was damaged is recognised.
     fn check(self) -> [u8; 8] {
         (!self.number ^ self.database as u64).to_be_bytes()
     }
 }
 
-/// The commit that was noted last; none if there is no note that can be read.
-pub(super) fn read(lock: &File) -> Option<CommitId> {
+/// The commit that was noted last; none if none was noted, or a loss of power has left nothing of it.
+///
+/// # Errors
+/// The note is damaged, or cannot be read.
+pub(super) fn read(lock: &File) -> io::Result<Option<CommitId>> {
     let mut note = [0; LENGTH];
-    lock.read_exact_at(&mut note, 0).ok()?;
-    let (id, check) = note.split_first_chunk()?;
-    let id = CommitId::from_bytes(id);
-    (check == id.check()).then_some(id)
+    match lock.read_at(&mut note, 0)? {
+        LENGTH if note != [0; LENGTH] => {
+            let (id, check) = note.split_first_chunk().expect("it is longer");
+            let id = CommitId::from_bytes(id);
+            match check == id.check() {
+                true => Ok(Some(id)),
+                false => Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        0 | LENGTH => Ok(None),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Notes a commit. A failure, such as a full disk, leaves an earlier one, which is true as well.
@@ -86,15 +98,24 @@ mod tests {
     #[test]
     fn a_commit_is_read_as_it_was_noted_and_no_other() {
         let file = tempfile::tempfile().unwrap();
-        assert_eq!(read(&file), None);
+        let noted = || read(&file).map_err(|error| error.kind());
+        assert_eq!(noted(), Ok(None));
         let commit = CommitId::first().next();
         write(&file, commit);
-        assert_eq!(read(&file), Some(commit));
+        assert_eq!(noted(), Ok(Some(commit)));
         assert_eq!(file.metadata().unwrap().len(), LENGTH as u64);
         // Other bytes than those that are there.
         let mut byte = [0];
         file.read_exact_at(&mut byte, 17).unwrap();
         file.write_all_at(&[!byte[0]], 17).unwrap();
-        assert_eq!(read(&file), None);
+        assert_eq!(noted(), Err(io::ErrorKind::InvalidData));
+        file.set_len(LENGTH as u64 - 1).unwrap();
+        assert_eq!(noted(), Err(io::ErrorKind::InvalidData));
+        // What a loss of power may leave.
+        for length in [0, LENGTH as u64] {
+            file.set_len(0).unwrap();
+            file.set_len(length).unwrap();
+            assert_eq!(noted(), Ok(None));
+        }
     }
 }

@@ -61,7 +61,7 @@ impl Disk {
         let file = directory.join(FILE);
         let is_new = find_database(&file)?.is_none();
         if is_new {
-            if confirmed::read(&lock).is_some() {
+            if !matches!(confirmed::read(&lock), Ok(None)) {
                 tracing::warn!(
                     "{} is gone, so no lease from before is known",
                     file.display()
@@ -113,7 +113,7 @@ impl Disk {
     ) -> Result<T, OpenError> {
         let closed = || "the database is closed".to_owned();
         let database = self.database.as_ref().ok_or_else(closed)?;
-        let confirmed = confirmed::read(&self.lock);
+        let confirmed = confirmed_in(&self.lock, &self.directory)?;
         rows::read(database, &self.directory.join(FILE), confirmed, begin, row)
     }
 
@@ -260,6 +260,21 @@ fn take_lock(directory: &Path) -> Result<File, OpenError> {
             Err(format!("cannot use the directory {shown}: {error}").into())
         }
     }
+}
+
+/// The last commit that was confirmed, if it is known.
+///
+/// # Errors
+/// Nobody can tell whether the database has all that was reported; the text says what to do.
+pub(super) fn confirmed_in(lock: &File, directory: &Path) -> Result<Option<CommitId>, String> {
+    confirmed::read(lock).map_err(|error| {
+        let shown = directory.join(LOCK_FILE);
+        format!(
+            "{} cannot be used: {error}. So it is not known whether {FILE} beside it has all leases that were reported. If it is \
+             the file that was used last, remove {LOCK_FILE}; else restore the directory from a backup",
+            shown.display()
+        )
+    })
 }
 
 /// Opens the file whose lock says that the directory is in use.

@@ -10,9 +10,9 @@ use redb::StorageBackend as _;
 use redb::backends::InMemoryBackend;
 
 use super::super::state::{Downtime, LoadTimes, Loading};
-use super::confirmed::{self, CommitId};
+use super::confirmed::CommitId;
 use super::database::{FILE, builder_of_databases, find_database};
-use super::disk::{LOCK_FILE, open_lock};
+use super::disk::{LOCK_FILE, confirmed_in, open_lock};
 use super::open_error::unusable;
 use super::reserve::Reserve;
 use super::rows::{Clocks, read};
@@ -102,7 +102,7 @@ fn last_confirmed(directory: &Path) -> Result<Option<Option<CommitId>>, String> 
         Err(error) => return Err(error.to_string()),
     };
     match lock.try_lock_shared() {
-        Ok(()) => Ok(Some(confirmed::read(&lock))),
+        Ok(()) => confirmed_in(&lock, directory).map(Some),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => {
             let shown = directory.display();

@@ -18,13 +18,16 @@ pub(super) enum OpenError {
 impl OpenError {
     /// A database cannot be used.
     pub(super) fn of(file: &Path, error: impl Into<redb::Error>) -> Self {
-        let error = error.into();
-        match is_of_disk(&error) {
-            true => Self::Failing(format!(
-                "{} cannot be read or written: {error}",
-                file.display()
+        let (shown, error) = (file.display(), error.into());
+        match error {
+            // The lock of the directory was removed while a process held it.
+            redb::Error::DatabaseAlreadyOpen => Self::InUse(format!(
+                "another process uses {shown}; stop it, or choose another directory"
             )),
-            false => Self::Refused(unusable(file, error)),
+            error if is_of_disk(&error) => {
+                Self::Failing(format!("{shown} cannot be read or written: {error}"))
+            }
+            error => Self::Refused(unusable(file, error)),
         }
     }
 }

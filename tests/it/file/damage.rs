@@ -53,8 +53,42 @@ fn a_second_process_is_refused_until_the_first_has_ended() {
         said.contains("another process uses the directory"),
         "{said}"
     );
+    // Also if somebody has removed what says so.
+    fs::remove_file(directory.path().join("lock")).unwrap();
+    let said = refused(directory.path());
+    assert!(said.contains("another process uses"), "{said}");
     drop(first);
     serve(directory.path());
+}
+
+/// Without it, an older copy or the database of another directory would be used.
+#[test]
+fn a_file_lock_that_is_damaged_is_refused() {
+    let damages: [fn(&mut Vec<u8>); 4] = [
+        |bytes| bytes[0] ^= 1,
+        |bytes| bytes[20] ^= 1,
+        |bytes| bytes[31] ^= 1,
+        |bytes| bytes.truncate(20),
+    ];
+    let directory = stores::directory();
+    let store = directory.path().join("store");
+    drop(serve(&store));
+    let lock = store.join("lock");
+    let sound = fs::read(&lock).unwrap();
+    for damage in damages {
+        let mut bytes = sound.clone();
+        damage(&mut bytes);
+        fs::write(&lock, bytes).unwrap();
+        let found = examine(&store, 1_000);
+        assert!(matches!(found, Examination::Unusable(_)), "{found:?}");
+        let said = refused(&store);
+        assert!(said.contains("cannot be used"), "{said}");
+    }
+    fs::write(&lock, sound).unwrap();
+    drop(serve(&store));
+    // A loss of power may leave an empty one.
+    fs::write(&lock, "").unwrap();
+    serve(&store);
 }
 
 #[test]
