@@ -20,4 +20,5 @@ mod refusals;
 mod reports;
 mod restored;
 mod tokens;
+mod unclear_changes;
 mod views;

@@ -98,7 +98,9 @@ impl Core {
             let (majority, answered) = (answers.majority(), answers.received().collect::<Vec<_>>());
             (0..names.len()).all(|lock| match common(majority, lock, &answered) {
                 Some(Released::SteppedBack(_)) => {
-                    agreed_fence(majority, &stepped_back(&answered, lock)).is_some()
+                    let leases = stepped_back(&answered, lock);
+                    agreed_fence(majority, &leases).is_some()
+                        && lease::agree_on_terms(majority, leases.iter().map(|lease| [lease]))
                 }
                 Some(_) => true,
                 None => false,

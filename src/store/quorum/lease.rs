@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::drift::Drift;
 use super::merge;
-use crate::domain::{Fence, HoldLimits, Lease, LockName, Mode, PreviousLease, Ttl};
+use crate::domain::{Fence, HoldLimits, Lease, LockName, PreviousLease, Ttl};
 
-/// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token. A node
-/// that was away when it became a shared one may still have it alone.
+/// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token. It is
+/// exclusive only if a majority has it so: a node that was away when it became a shared one may still have it alone.
 pub(super) fn merged(
     drift: Drift,
     majority: usize,
@@ -17,18 +17,32 @@ pub(super) fn merged(
     decided: Fence,
 ) -> Option<Lease> {
     at_nodes.sort_by_key(|lease| std::cmp::Reverse(lease.holder.expires_in));
-    let mut modes = at_nodes.iter().map(|lease| lease.holder.mode);
-    let shared = modes.find(|mode| *mode != Mode::Exclusive);
+    let mode = merge::mode(majority, at_nodes.iter().map(|lease| lease.holder.mode));
     let hold_count = merge::likeliest(at_nodes.iter().map(|lease| lease.holder.hold_count))?;
     let ttls = at_nodes.iter().map(|it| (it.ttl, it.holder.expires_in));
     let ttl = newest_ttl(majority, &ttls.collect::<Vec<_>>())?;
     at_nodes.truncate(majority);
     let mut lease = drift.lease_of_holder(at_nodes.pop()?);
     lease.ttl = drift.ttl_of_holder(ttl);
-    lease.holder.mode = shared.unwrap_or(Mode::Exclusive);
+    lease.holder.mode = mode;
     lease.holder.hold_count = hold_count;
     lease.holder.fence = decided;
     Some(lease)
+}
+
+/// Whether a majority of nodes has leases with the same hold counts, TTLs and modes. Another node may have missed a change. If
+/// there is none, some nodes that have answered missed the last change, and others have it: nobody knows which.
+pub(super) fn agree_on_terms<'a, L>(majority: usize, at_nodes: impl Iterator<Item = L>) -> bool
+where
+    L: IntoIterator<Item = &'a Lease>,
+{
+    let terms = |leases: L| {
+        let leases = leases.into_iter();
+        let terms = leases.map(|lease| (lease.holder.hold_count, lease.ttl, lease.holder.mode));
+        terms.collect::<Vec<_>>()
+    };
+    let all: Vec<_> = at_nodes.map(terms).collect();
+    merge::agreed(majority, &all).is_some()
 }
 
 /// The fencing tokens of leases, in their order.

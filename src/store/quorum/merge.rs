@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 
 use super::drift::Drift;
 use crate::domain::{
-    ClaimDigest, Conflict, ConflictKind, Fence, HeadWaiter, Holder, Holders, LockName, LockState,
-    LockView, Mode, NotHolder, Position, Queue,
+    ClaimDigest, Conflict, ConflictKind, Fence, HeadWaiter, HoldCount, Holder, Holders, LockName,
+    LockState, LockView, Mode, NotHolder, Position, Queue,
 };
+
+/// What a node shows of a lease that does not depend on its clock, and whether the lease is exclusive.
+type ShownLease = (ClaimDigest, Fence, HoldCount, bool);
 
 /// How many of these nodes decide: no two majorities are without a common node.
 pub(super) fn majority_of(nodes: usize) -> usize {
@@ -78,10 +81,12 @@ fn merged<'a>(
     let listed = order.filter_map(|mut reports| {
         let fence = likeliest(reports.iter().map(|holder| holder.fence))?;
         let hold_count = likeliest(reports.iter().map(|holder| holder.hold_count))?;
+        let mode = mode(needed, reports.iter().map(|holder| holder.mode));
         reports.sort_by_key(|holder| std::cmp::Reverse(holder.expires_in));
         reports.truncate(needed);
         let holder = reports.pop().cloned()?;
         Some(drift.public(Holder {
+            mode,
             fence,
             hold_count,
             ..holder
@@ -145,6 +150,17 @@ pub(super) fn likeliest<T: Ord + Copy>(reports: impl Iterator<Item = T>) -> Opti
         .iter()
         .copied()
         .max_by_key(|value| (count(value), *value))
+}
+
+/// How a claim holds a lock: alone if enough of these reports show that a majority has it so, and else shared if one of them
+/// does. It became shared by a change that some nodes have missed, and none makes it exclusive again.
+pub(super) fn mode(needed: usize, reports: impl Iterator<Item = Mode> + Clone) -> Mode {
+    let mut shared = reports.clone().filter(|mode| *mode != Mode::Exclusive);
+    let exclusive = reports.clone().count() - shared.clone().count();
+    match exclusive >= needed && shared.clone().count() < needed {
+        true => Mode::Exclusive,
+        false => shared.next().unwrap_or(Mode::Exclusive),
+    }
 }
 
 /// Whether these views leave open who holds the lock, or with which token: some have a claim with different tokens, or
@@ -240,7 +256,7 @@ pub(super) fn position(
     positions.pop()
 }
 
-/// Whether these nodes show the same lock: the same holders, as many waiters, and the same one at the head.
+/// Whether these nodes show the same lock: the same leases, as many waiters, and the same one at the head.
 pub(super) fn are_alike(views: &[&LockView]) -> bool {
     views.windows(2).all(|pair| {
         let [one, other] = [pair[0], pair[1]];
@@ -249,14 +265,18 @@ pub(super) fn are_alike(views: &[&LockView]) -> bool {
 }
 
 /// What does not depend on the clock of the node.
-fn fingerprint(view: &LockView) -> (u8, Vec<(ClaimDigest, Fence)>, u64, u64) {
+fn fingerprint(view: &LockView) -> (u8, Vec<ShownLease>, u64, u64) {
     let queue_length = view.queue.length;
     match &view.state {
         LockState::Free => (0, Vec::new(), 0, queue_length),
         LockState::Cooling { .. } => (1, Vec::new(), 0, queue_length),
         LockState::Held(holders) => {
             let listed = holders.listed.iter();
-            let mut leases: Vec<_> = listed.map(|it| (it.claim, it.fence)).collect();
+            let leases = listed.map(|it| {
+                let is_exclusive = it.mode == Mode::Exclusive;
+                (it.claim, it.fence, it.hold_count, is_exclusive)
+            });
+            let mut leases: Vec<_> = leases.collect();
             leases.sort_unstable();
             (2, leases, holders.total, queue_length)
         }

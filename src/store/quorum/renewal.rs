@@ -331,16 +331,11 @@ fn is_decided(votes: &ByNode<Renewed>) -> bool {
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
-/// Whether a majority has extended leases with the same hold counts, TTLs and modes. Another node may have missed a change. If
-/// there is none, some nodes that have answered missed the last change, and others have it: nobody knows which.
+/// Whether a majority has extended leases with the same hold counts, TTLs and modes.
 fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
-    let terms = |renewals: &Vec<Renewal>| {
-        let leases = renewals.iter().map(|renewal| &renewal.lease);
-        let terms = leases.map(|lease| (lease.holder.hold_count, lease.ttl, lease.holder.mode));
-        terms.collect::<Vec<_>>()
-    };
-    let all: Vec<_> = votes.received().filter_map(extended).map(terms).collect();
-    merge::agreed(votes.majority(), &all).is_some()
+    let extended = votes.received().filter_map(extended);
+    let leases = extended.map(|renewals| renewals.iter().map(|renewal| &renewal.lease));
+    lease::agree_on_terms(votes.majority(), leases)
 }
 
 /// The tokens that a majority of nodes has extended leases with.

@@ -86,11 +86,13 @@ impl Decided {
         let names = self.claim.names.iter();
         for ((name, has), decided) in names.zip(at_node).zip(&self.leases) {
             let (name, has, decided) = (LockNames::from(name.clone()), &has.lease, decided);
+            // A node that alone has the lease shared keeps it so: nothing makes it exclusive there again.
             let mode = (has.holder.mode != decided.holder.mode).then_some(decided.holder.mode);
+            let mode = mode.filter(|mode| *mode != Mode::Exclusive);
             if mode.is_some() || self.drift.ttl_of_holder(has.ttl) != decided.ttl {
                 let change = RenewOptions {
                     ttl: Some(self.drift.kept_at_nodes(decided.ttl)),
-                    mode: mode.filter(|mode| *mode != Mode::Exclusive),
+                    mode,
                     rollback_right: RollbackRight::AsBefore,
                 };
                 let renewed = node.renew(&name, self.claim.token, change, deadline);

@@ -7,7 +7,7 @@ use super::nodes::{ByNode, Effect};
 use super::{lease, merge};
 use crate::backoff::up_to;
 use crate::domain::{
-    Acquired, Conflict, Fence, GrantKind, Granted, NotHolder, Refused, Ticket, Waiting,
+    Acquired, Conflict, Fence, GrantKind, Granted, Mismatch, NotHolder, Refused, Ticket, Waiting,
 };
 use crate::store::StoreError;
 
@@ -68,7 +68,7 @@ pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
     }
     if granted(votes).count() >= majority {
         return granted(votes).all(|granted| granted.kind == GrantKind::New)
-            || agreed_fences(votes).is_some();
+            || agreed_fences(votes).is_some() && agree_on_terms(votes);
     }
     let blocked = blocked(votes);
     if blocked.len() >= majority {
@@ -84,6 +84,9 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
         return Verdict::Answered(released);
     }
     if granted(votes).count() >= majority {
+        if let Some(mismatched) = held_shared(votes) {
+            return Verdict::Answered(mismatched);
+        }
         let fences = agreed_fences(votes).unwrap_or_else(|| largest_fences(votes));
         return Verdict::Granted(fences);
     }
@@ -158,6 +161,13 @@ pub(super) fn agreed_fences(votes: &ByNode<Acquired>) -> Option<Vec<Fence>> {
     merge::agreed(votes.majority(), &all)
 }
 
+/// Whether a majority has the leases with the same hold counts, TTLs and modes. Of nodes that differ, some missed the last
+/// change, or carried out one that no majority did: whichever two answer first must not decide what the claim is told.
+fn agree_on_terms(votes: &ByNode<Acquired>) -> bool {
+    let leases = granted(votes).map(|granted| &granted.leases);
+    lease::agree_on_terms(votes.majority(), leases)
+}
+
 /// For each lock the largest token that was proposed. It is larger than every token that was decided for the lock before,
 /// because a majority has recorded that, and one of its nodes is among those that proposed.
 fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
@@ -176,6 +186,18 @@ fn may_hold_already(votes: &ByNode<Acquired>) -> bool {
     });
     let (before, silent) = (before.count(), silent.count());
     before > 0 && before + silent >= votes.majority()
+}
+
+/// The answer of a node that has the claim's leases shared, if the claim asks for them alone and may hold them since an earlier
+/// request: such nodes, and those that repeat their grant, are a majority, although the latter alone are none. The others
+/// lack the leases, and would grant them anew, with another token.
+fn held_shared(votes: &ByNode<Acquired>) -> Option<Acquired> {
+    let majority = votes.majority();
+    let before = granted(votes).filter(|granted| granted.kind != GrantKind::New);
+    let before = before.count();
+    let shared = || votes.received().filter(|vote| is_shared(vote));
+    let is_held = before < majority && before + shared().count() >= majority;
+    shared().next().filter(|_| is_held).cloned()
 }
 
 /// The answer of fewer nodes than a majority to a claim that can be neither granted nor enqueued.
@@ -214,6 +236,13 @@ fn has_run_out(vote: &Acquired) -> bool {
 
 fn is_mismatched(vote: &Acquired) -> bool {
     matches!(vote, Acquired::Refused(Refused::Mismatched(_)))
+}
+
+fn is_shared(vote: &Acquired) -> bool {
+    matches!(
+        vote,
+        Acquired::Refused(Refused::Mismatched(Mismatch::Upgrade { .. }))
+    )
 }
 
 fn is_over_quota(vote: &Acquired) -> bool {
