@@ -6,7 +6,6 @@
 
 mod across;
 mod answers;
-mod moves;
 mod partial_claim;
 pub(super) mod partitions;
 mod sockets;

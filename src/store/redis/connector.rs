@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{
+    Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo, RedisResult,
+};
 use tokio::time::timeout;
 
 use super::barriers::Barriers;
@@ -170,22 +172,18 @@ impl Connector {
         &self,
         connection: &mut MultiplexedConnection,
         command: &Cmd,
-    ) -> Result<T, Failure> {
+    ) -> RedisResult<T> {
         let answer = command.query_async(connection).await;
-        let failure = match answer {
-            Ok(answer) => return Ok(answer),
-            Err(error) => Failure::of(&error),
+        let failure = answer.as_ref().err().map(Failure::of);
+        let Some(Redirection::Ask(endpoint)) = failure.and_then(|it| it.redirection) else {
+            return answer;
         };
-        let Some(Redirection::Ask(endpoint)) = &failure.redirection else {
-            return Err(failure);
-        };
-        let Ok(mut other) = self.open_at(endpoint).await else {
-            return Err(failure);
+        let Ok(mut other) = self.open_at(&endpoint).await else {
+            return answer;
         };
         let mut asking = redis::pipe();
         asking.cmd("ASKING").ignore().add_command(command.clone());
-        let asked = asking.query_async(&mut other).await;
-        let (answer,) = asked.map_err(|error| failure.passed_on(Failure::of_first(&error)))?;
+        let (answer,) = asking.query_async(&mut other).await?;
         Ok(answer)
     }
 

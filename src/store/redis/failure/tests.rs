@@ -213,16 +213,16 @@ fn a_script_that_failed_in_the_middle_may_be_done() {
         ),
         (
             "ERR Script attempted to access a non local key in a cluster node",
-            Fault::Moving,
+            Fault::Busy,
         ),
         (
             "ERR Attempted to access a non local key in a cluster node",
-            Fault::Moving,
+            Fault::Busy,
         ),
         (
             "ERR Unable to execute command 'mget' in script because undeclared keys were accessed during \
              rehashing of the slot",
-            Fault::Moving,
+            Fault::Busy,
         ),
     ] {
         for amid in AMID {

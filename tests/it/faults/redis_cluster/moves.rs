@@ -5,7 +5,6 @@ use std::time::Duration;
 use leasehold::config::RedisConfig;
 use leasehold::domain::Released;
 use leasehold::service::AcquireOutcome;
-use leasehold::store::Fault;
 use tokio::time::Instant;
 
 use super::{
@@ -80,63 +79,6 @@ async fn a_process_that_starts_while_a_slot_is_half_moved_uses_all_other_parts()
         cluster.move_slot(slot, 1, 0).await;
         is_renewed(&started, &held).await;
     }
-}
-
-/// As when an operator stops in the middle. The other node sends every request for a missing key back.
-#[tokio::test]
-async fn a_slot_that_only_its_owner_moves_is_named_and_its_leases_can_be_renewed() {
-    let cluster = cluster().await;
-    let replica = super::replica(&cluster).await;
-    let (held, slot) = held_on(0, &cluster, &replica).await;
-    let (other, _) = held_on(2, &cluster, &replica).await;
-    let words = ["CLUSTER", "SETSLOT", &slot.to_string()];
-    let id = cluster.id(1).await;
-    let migrating = [&words[..], &["MIGRATING", &id]].concat();
-    cluster.nodes[0].command(&migrating).await;
-    let [from, to] = [0, 1].map(|number| cluster.nodes[number].address());
-    let named = format!("slot {slot} is MIGRATING from {from} to {to}, which does not import it");
-    let mut faults = Vec::new();
-    // Longer than a process uses its connections if it cannot open others.
-    let until = Instant::now() + Duration::from_secs(8);
-    while Instant::now() < until {
-        is_renewed(&replica, &held).await;
-        let refused = replica.acquire(&rival(&held)).await;
-        faults.push(
-            refused
-                .expect_err("it needs keys that are not there")
-                .fault(),
-        );
-    }
-    // On a busy machine the last try of a request may have no answer in time.
-    let is_expected = |fault: &Fault| matches!(fault, Fault::Moving | Fault::Timeout);
-    assert!(faults.iter().all(is_expected), "{faults:?}");
-    assert!(faults.contains(&Fault::Moving), "{faults:?}");
-    let health = replica.service.store_health();
-    assert!(health.up, "{health:?}");
-    let not_fine = health.findings.iter().filter(|found| !found.is_fine);
-    let not_fine: Vec<_> = not_fine.map(|it| (it.topic, &*it.detail)).collect();
-    assert!(
-        matches!(not_fine[..], [("moving_slots", detail)] if detail.starts_with(&named)),
-        "{not_fine:?}"
-    );
-    // It cannot know what the keys that are not there would say.
-    let started = super::replica(&cluster).await;
-    started.assert_holds(&other).await;
-    eventually("it says why it cannot renew", async || {
-        let error = started.renew(&held).await.expect_err("it is not verified");
-        let is_named = error.fault() == Fault::Moving && error.detail().contains("SETSLOT");
-        is_named.then_some(())
-    })
-    .await;
-    cluster.nodes[0]
-        .command(&[&words[..], &["STABLE"]].concat())
-        .await;
-    for process in [&replica, &started] {
-        is_renewed(process, &held).await;
-        is_blocked(process, &rival(&held)).await;
-    }
-    replica.release(&held).await.expect("it answers");
-    replica.granted(&rival(&held)).await;
 }
 
 /// Only the script can judge what it may have lost.
