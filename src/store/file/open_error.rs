@@ -19,15 +19,15 @@ impl OpenError {
     /// A database cannot be used.
     pub(super) fn of(file: &Path, error: impl Into<redb::Error>) -> Self {
         let (shown, error) = (file.display(), error.into());
-        match error {
+        if matches!(error, redb::Error::DatabaseAlreadyOpen) {
             // The lock of the directory was removed while a process held it.
-            redb::Error::DatabaseAlreadyOpen => Self::InUse(format!(
+            Self::InUse(format!(
                 "another process uses {shown}; stop it, or choose another directory"
-            )),
-            error if is_of_disk(&error) => {
-                Self::Failing(format!("{shown} cannot be read or written: {error}"))
-            }
-            error => Self::Refused(unusable(file, error)),
+            ))
+        } else if is_of_disk(&error) {
+            Self::Failing(format!("{shown} cannot be read or written: {error}"))
+        } else {
+            Self::Refused(unusable(file, error))
         }
     }
 }
