@@ -55,6 +55,7 @@ pub(super) async fn follow(
         if problem.is_none() {
             reported = None;
         }
+        tls.set_outdated(reported.is_some());
         last_problem = problem;
     }
 }

@@ -104,6 +104,13 @@ pub(super) fn follow_certificate(
     metrics: &Metrics,
 ) -> io::Result<impl Future<Output = Infallible> + use<>> {
     let counts = RereadCounts::of_certificate(metrics);
+    let current = tls.clone();
+    metrics.sampled_gauge(
+        "leasehold_tls_files_outdated",
+        "Whether the TLS certificate and the authorities of clients in use are older than their files, which cannot be used.",
+        &[],
+        move || f64::from(u8::from(current.as_ref().is_some_and(ServerTls::is_outdated))),
+    );
     let reloads = ReloadSignals::listen(config.reloads())?;
     let followed = config.certificate.clone().zip(tls);
     let interval = config.auth_config.reread_interval;

@@ -142,7 +142,7 @@ async fn serve(
         Some(tls) => server.with_tls(tls.clone(), server_config.tls_handshakes_max),
         None => server,
     };
-    let certificates = follow_certificate(config, tls, &metrics)?;
+    let certificates = follow_certificate(config, tls.clone(), &metrics)?;
     let workers = Workers::start(threads(config)).map_err(ServeError::System)?;
     let admin = admin(config, &server, &workers)?;
     show_open_connections(&server, &metrics);
@@ -150,6 +150,7 @@ async fn serve(
     let issuer = follow_issuer(config, &access, &metrics, outputs.audit())?;
     let settings = http::HttpSettings {
         audit: outputs.audit(),
+        tls,
         tracer,
         ..http::HttpSettings::new(config, access.clone())
     };

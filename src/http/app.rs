@@ -14,6 +14,7 @@ use super::pages::IndexPages;
 use crate::config::{Config, LogRequests, OperatorTransport, RequestRate, StoreUrl};
 use crate::domain::{Bounds, LeaseQuota, LeasesOf};
 use crate::limits::{Budget, LeaseCount, Refusals, RequestBucket};
+use crate::server::ServerTls;
 use crate::service::LockService;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Build, Metrics};
@@ -75,6 +76,8 @@ pub struct HttpSettings {
     pub access: Access,
     /// Whether the metrics need no key even though locks do.
     pub is_metrics_open: bool,
+    /// The TLS of the server, if it has any, for readiness.
+    pub tls: Option<ServerTls>,
     /// Over which connections operators are served at the second address.
     pub operators: OperatorTransport,
     /// Who took which lock, and who was refused.
@@ -120,6 +123,7 @@ impl HttpSettings {
             admission_timeout: config.operation_timeout,
             access,
             is_metrics_open: config.auth_config.is_metrics_open,
+            tls: None,
             operators: config.operator_transport(),
             audit: Audit::default(),
             request_log: RequestLog {

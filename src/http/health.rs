@@ -149,6 +149,20 @@ fn checks(app: &App, is_draining: bool, store: StoreHealth) -> Vec<Check> {
         };
         checks.push(check("jwks", state == KeysState::Current, detail));
     }
+    if let Some(tls) = &app.settings().tls {
+        let (is_current, detail) = match tls.is_outdated() {
+            false => (
+                true,
+                "the certificate and the authorities of clients are those of the files",
+            ),
+            true => (
+                false,
+                "the files of the certificate or of the authorities of clients cannot be used, so the previous ones stay in use; \
+                 the log says why",
+            ),
+        };
+        checks.push(check("tls", is_current, detail));
+    }
     let findings = store.findings.into_iter();
     checks.extend(findings.map(|found| check(found.topic, found.is_fine, found.detail)));
     checks

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::crypto::ring;
@@ -31,7 +32,13 @@ const CLIENT_CERTIFICATES_BYTES_MAX: usize = 16 * 1024;
 
 /// The certificate that is shown to clients. Clones share it.
 #[derive(Clone)]
-pub struct ServerTls(Arc<RwLock<Configs>>);
+pub struct ServerTls(Arc<SharedTls>);
+
+struct SharedTls {
+    configs: RwLock<Configs>,
+    /// Whether the files have changed to something that cannot be used.
+    is_outdated: AtomicBool,
+}
 
 /// The same certificate for addresses with HTTP/2 and without it.
 #[derive(Clone)]
@@ -75,7 +82,10 @@ impl ServerTls {
     /// When the certificate and its key cannot be used together, or an authority cannot be used.
     pub fn new(certificate: &ServerCertificate) -> Result<Self, rustls::Error> {
         let configs = configs(certificate)?;
-        Ok(Self(Arc::new(RwLock::new(configs))))
+        Ok(Self(Arc::new(SharedTls {
+            configs: RwLock::new(configs),
+            is_outdated: AtomicBool::new(false),
+        })))
     }
 
     /// Uses another certificate and other authorities from now on. Open connections stay as they are.
@@ -85,12 +95,31 @@ impl ServerTls {
     /// When they cannot be used; then those before stay.
     pub fn replace(&self, certificate: &ServerCertificate) -> Result<(), rustls::Error> {
         let configs = configs(certificate)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = configs;
+        *self
+            .0
+            .configs
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
 
+    /// Sets whether the files have changed to something that cannot be used.
+    pub fn set_outdated(&self, is_outdated: bool) {
+        self.0.is_outdated.store(is_outdated, Ordering::Relaxed);
+    }
+
+    /// Whether the files have changed to something that cannot be used.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        self.0.is_outdated.load(Ordering::Relaxed)
+    }
+
     fn config(&self, has_http2: bool) -> Arc<ServerConfig> {
-        let configs = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let configs = self
+            .0
+            .configs
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         Arc::clone(match has_http2 {
             true => &configs.with_http2,
             false => &configs.without_http2,

@@ -255,6 +255,7 @@ fn settings() -> HttpSettings {
         access: Access::open(),
         audit: Audit::default(),
         is_metrics_open: false,
+        tls: None,
         operators: OperatorTransport::Any,
         body_bytes_total_max: 16 * 1024 * 1024,
         answer_bytes_max: 32 * 1024 * 1024,
