@@ -21,12 +21,15 @@ pub(super) fn merged(
     let hold_count = merge::likeliest(at_nodes.iter().map(|lease| lease.holder.hold_count))?;
     let ttls = at_nodes.iter().map(|it| (it.ttl, it.holder.expires_in));
     let ttl = newest_ttl(majority, &ttls.collect::<Vec<_>>())?;
+    let first = merge::granted_first(at_nodes.iter().map(|lease| &lease.holder))?;
+    let (owner, metadata) = (first.owner.clone(), first.metadata.clone());
     at_nodes.truncate(majority);
     let mut lease = drift.lease_of_holder(at_nodes.pop()?);
     lease.ttl = drift.ttl_of_holder(ttl);
     lease.holder.mode = mode;
     lease.holder.hold_count = hold_count;
     lease.holder.fence = decided;
+    (lease.holder.owner, lease.holder.metadata) = (owner, metadata);
     Some(lease)
 }
 

@@ -82,6 +82,7 @@ fn merged<'a>(
         let fence = likeliest(reports.iter().map(|holder| holder.fence))?;
         let hold_count = likeliest(reports.iter().map(|holder| holder.hold_count))?;
         let mode = mode(needed, reports.iter().map(|holder| holder.mode));
+        let first = granted_first(reports.iter().copied())?;
         reports.sort_by_key(|holder| std::cmp::Reverse(holder.expires_in));
         reports.truncate(needed);
         let holder = reports.pop().cloned()?;
@@ -89,6 +90,8 @@ fn merged<'a>(
             mode,
             fence,
             hold_count,
+            owner: first.owner.clone(),
+            metadata: first.metadata.clone(),
             ..holder
         }))
     });
@@ -150,6 +153,17 @@ pub(super) fn likeliest<T: Ord + Copy>(reports: impl Iterator<Item = T>) -> Opti
         .iter()
         .copied()
         .max_by_key(|value| (count(value), *value))
+}
+
+/// The report of the node that has had the lease for longest: what it shows of the grant is what the grant was asked with. A
+/// node that a repeat of the request has reached first has the description that the repeat gave. Each node's clock is
+/// compared with itself alone.
+pub(super) fn granted_first<'a>(reports: impl Iterator<Item = &'a Holder>) -> Option<&'a Holder> {
+    reports.max_by_key(|holder| {
+        let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
+        let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
+        now_ms.saturating_sub(holder.acquired_at.unix_ms())
+    })
 }
 
 /// How a claim holds a lock: alone if enough of these reports show that a majority has it so, and else shared if one of them

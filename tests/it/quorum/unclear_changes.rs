@@ -37,7 +37,7 @@ async fn after_a_change_at_one_node(
 }
 
 /// The lease, by a repeat of the request.
-async fn repeated(process: &Process, claim: &Claim) -> Lease {
+pub(super) async fn repeated(process: &Process, claim: &Claim) -> Lease {
     match process.fixture.acquire(claim).await {
         Acquired::Granted(granted) => only(granted.leases),
         other => panic!("it holds the lock, but: {other:?}"),

@@ -8,9 +8,10 @@ use leasehold::store::{ListQuery, LockStore};
 use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, stores};
+use super::unclear_changes::repeated;
 use crate::support::fixture::{
-    Waiter, claim, claim_on, deadline, deadlines, holders_in_the_way, in_mode, lock_of, name, only,
-    permits, reader, rival,
+    Waiter, claim, claim_on, deadline, deadlines, holders_in_the_way, in_mode, lock_of, metadata,
+    name, only, owner, permits, reader, rival,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -25,6 +26,44 @@ async fn with_different_tokens(claims: &[Claim]) -> Process {
     }
     process.without(&[2]);
     process
+}
+
+/// A node lacks the lease until a repeat of the request reaches it, which describes the holder otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_holder_is_shown_as_its_grant_described_it_whichever_nodes_answer() {
+    for repeated_at in 0..3 {
+        for slow in 0..3 {
+            let process = Process::alone();
+            let claim = Claim {
+                owner: owner("the-grant"),
+                metadata: metadata(r#"{"a":1}"#),
+                ..claim()
+            };
+            let others: Vec<_> = (0..3).filter(|node| *node != repeated_at).collect();
+            for node in others {
+                process.leave_at(node, &claim).await;
+            }
+            sleep(Duration::from_secs(1)).await;
+            let repeat = Claim {
+                owner: owner("the-repeat"),
+                metadata: None,
+                ..claim.clone()
+            };
+            process.leave_at(repeated_at, &repeat).await;
+            process.behaves(&[slow], &Behavior::Late(Duration::from_millis(20)));
+            let renewed = process.fixture.renewed(&claim, None).await;
+            let described = [
+                only(process.fixture.holders(lock_of(&claim)).await),
+                only(listed(&process, &claim).await),
+                repeated(&process, &repeat).await.holder,
+                renewed.lease.holder,
+            ];
+            for holder in described {
+                assert_eq!(holder.owner, claim.owner, "{repeated_at} {slow}");
+                assert_eq!(holder.metadata, claim.metadata, "{repeated_at} {slow}");
+            }
+        }
+    }
 }
 
 /// The holders of the only lock in a listing.
