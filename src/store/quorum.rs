@@ -57,7 +57,7 @@ pub struct QuorumStore(Core);
 /// What the operations have in common.
 #[derive(Debug)]
 struct Core {
-    nodes: Nodes,
+    nodes: Arc<Nodes>,
     /// What operators know the nodes by.
     addresses: Vec<String>,
     drift: Drift,
@@ -82,7 +82,7 @@ impl QuorumStore {
         Self(Core {
             addresses: (1..=nodes.len()).map(|it| format!("node {it}")).collect(),
             disagreements: Disagreements::of_nodes(nodes.len()),
-            nodes: Nodes::new(nodes),
+            nodes: Arc::new(Nodes::new(nodes)),
             drift,
             attempts: Attempts::default(),
             listings: Listings::default(),

@@ -257,6 +257,7 @@ impl Core {
             is_withdrawable: first.withdrawable_by.is_some(),
             leases: renewals.iter().map(|it| it.lease.clone()).collect(),
             is_agreed,
+            nodes: Arc::clone(&self.nodes),
             drift: self.drift,
         }))
     }

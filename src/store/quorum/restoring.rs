@@ -3,16 +3,17 @@
 //! majority might have missed different changes of it. When that is done is in `renewal`.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::drift::{Drift, TokenLead};
 use super::lease;
-use super::nodes::NodeStore;
+use super::nodes::{ByNode, NodeOperation, NodeStore, Nodes};
 use super::recording::changes;
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Lease, LockNames, Mode, RenewOptions, Renewal,
-    Renewed, Rollback, RollbackRight, StepBack,
+    Acquired, Attempt, Claim, Fence, GrantKind, HoldCount, Lease, LockName, LockNames, LockState,
+    LockView, Mode, RenewOptions, Renewal, Renewed, Rollback, RollbackRight, StepBack,
 };
 use crate::store::StoreResult;
 use crate::store::memory::wall_time;
@@ -29,6 +30,7 @@ pub(super) struct Decided {
     pub(super) leases: Vec<Lease>,
     /// Whether a majority has them so, apart from the tokens.
     pub(super) is_agreed: bool,
+    pub(super) nodes: Arc<Nodes>,
     pub(super) drift: Drift,
 }
 
@@ -85,7 +87,7 @@ impl Decided {
     ) -> StoreResult<()> {
         let names = self.claim.names.iter();
         for ((name, has), decided) in names.zip(at_node).zip(&self.leases) {
-            let (name, has, decided) = (LockNames::from(name.clone()), &has.lease, decided);
+            let has = &has.lease;
             // A node that alone has the lease shared keeps it so: nothing makes it exclusive there again.
             let mode = (has.holder.mode != decided.holder.mode).then_some(decided.holder.mode);
             let mode = mode.filter(|mode| *mode != Mode::Exclusive);
@@ -95,6 +97,7 @@ impl Decided {
                     mode,
                     rollback_right: RollbackRight::AsBefore,
                 };
+                let name = LockNames::from(name.clone());
                 let renewed = node.renew(&name, self.claim.token, change, deadline);
                 renewed.await?;
             }
@@ -104,14 +107,39 @@ impl Decided {
         Ok(())
     }
 
+    /// Whether a majority still has this hold count. The node may differ from it because another request has changed it there
+    /// already, which the other nodes have carried out since.
+    async fn is_still(&self, hold_count: HoldCount, name: &LockName, deadline: Instant) -> bool {
+        let (lock, claim) = (name.clone(), self.claim.token.digest(name));
+        let look: NodeOperation<LockView> = Arc::new(move |node, deadline| {
+            let lock = lock.clone();
+            Box::pin(async move { node.inspect(&lock, deadline).await })
+        });
+        let has_it = |view: &&LockView| match &view.state {
+            LockState::Held(holders) => {
+                let mut listed = holders.listed.iter();
+                listed.any(|it| it.claim == claim && it.hold_count == hold_count)
+            }
+            LockState::Free | LockState::Cooling { .. } => false,
+        };
+        let is_still =
+            |views: &ByNode<LockView>| views.received().filter(has_it).count() >= views.majority();
+        let views = self.nodes.ask(deadline, &look).until(deadline, is_still);
+        is_still(&views.await)
+    }
+
     async fn set_hold_count(
         &self,
         node: &NodeStore,
-        name: LockNames,
+        name: &LockName,
         [has, decided]: [&Lease; 2],
         deadline: Instant,
     ) -> StoreResult<()> {
         let hold_count = decided.holder.hold_count;
+        if has.holder.hold_count == hold_count || !self.is_still(hold_count, name, deadline).await {
+            return Ok(());
+        }
+        let name = LockNames::from(name.clone());
         match has.holder.hold_count.cmp(&hold_count) {
             Ordering::Less => {
                 let claim = Claim {
