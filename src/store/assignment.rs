@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{LockStore, StoreResult};
-use crate::domain::{Claim, Fence};
+use crate::domain::{Attempt, Claim, Fence};
 
 /// The fencing tokens of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct FenceChange {
     pub decided: Fence,
     /// Whether a majority has recorded it already. Then no other lease has it.
     pub is_recorded: bool,
+    /// The attempt that was granted or replayed the lease with the proposed token, if it asks for the change.
+    pub attempt: Option<Attempt>,
 }
 
 /// The outcome of an assignment.
@@ -27,7 +29,8 @@ pub enum Assigned {
     /// All leases have the decided tokens. For each lock that the claim holds with a limit, in the order of names, who takes
     /// permits of it.
     Held(Vec<Vec<PermitUse>>),
-    /// The claim does not hold all of its locks by the leases that were reported; nothing changed.
+    /// The claim does not hold all of its locks by the leases that were reported, or a later attempt has received them;
+    /// nothing changed.
     NotHeld,
     /// A token may have been given to another claim that shares the lock; nothing changed. For each lock, in the order of
     /// names, the largest token that the store has given to any lease.
@@ -55,6 +58,9 @@ pub trait AssignFences: LockStore {
     /// That does not order claims that share a lock, since they hold it together. To such a lease, the store gives only a
     /// token that it has already, or one that is larger than all that the store has given; so no two leases have the same
     /// token at one store, nor at a majority.
+    ///
+    /// Changes nothing for an attempt after which another one has received a lease that may still be rolled back: the process
+    /// of that one has learned which token the lease has there, and may have decided on it.
     async fn assign_fences(
         &self,
         claim: &Claim,

@@ -17,6 +17,7 @@ mod nodes;
 mod permits;
 mod places;
 mod refusals;
+mod repeated;
 mod reports;
 mod restored;
 mod tokens;

@@ -1,7 +1,7 @@
 //! Having decided tokens recorded: what a node answers to that, and with which tokens to try again.
 
 use super::nodes::ByNode;
-use crate::domain::{Fence, Granted};
+use crate::domain::{Attempt, Fence, Granted};
 use crate::store::assignment::{FenceChange, PermitUse};
 
 /// How often tokens are decided for one grant, if some may be those of other claims that share the locks.
@@ -71,13 +71,19 @@ pub(super) fn fences_above<'a>(
     above.collect::<Option<_>>().filter(|_| is_taken)
 }
 
-/// The change of each lease from its present token to the decided one.
-pub(super) fn changes(present: &[Fence], decided: &[Fence], is_recorded: bool) -> Vec<FenceChange> {
+/// The change of each lease from its present token to the decided one, by the attempt that knows the present one.
+pub(super) fn changes(
+    present: &[Fence],
+    decided: &[Fence],
+    is_recorded: bool,
+    attempt: Option<Attempt>,
+) -> Vec<FenceChange> {
     let pairs = present.iter().zip(decided);
     let changes = pairs.map(|(present, decided)| FenceChange {
         proposed: *present,
         decided: *decided,
         is_recorded,
+        attempt,
     });
     changes.collect()
 }

@@ -190,7 +190,7 @@ impl Core {
         for _ in 0..RECORDINGS_MAX {
             let answers = self.nodes.ask_each(deadline, |index, node| {
                 let (follower, present) = (Arc::clone(&follower), present[index].as_ref());
-                let changes = present.map(|present| changes(present, &decided, false));
+                let changes = present.map(|present| changes(present, &decided, false, None));
                 Box::pin(async move {
                     let Some(changes) = changes else {
                         return Ok(Assigned::NotHeld);

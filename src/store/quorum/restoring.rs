@@ -73,7 +73,7 @@ impl Decided {
         if proposed == decided {
             return Ok(());
         }
-        let changes = changes(&proposed, &decided, true);
+        let changes = changes(&proposed, &decided, true, None);
         node.assign_fences(&self.claim, &changes, deadline).await?;
         Ok(())
     }

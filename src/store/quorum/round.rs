@@ -10,6 +10,10 @@
 //! not forget, which is why a node that has lost its data has no vote until every lease that it may have forgotten has
 //! ended.
 //!
+//! A client may repeat its request at another process. Then two rounds decide on the token of one lease, each by what it knows
+//! of the nodes. A node changes the token only for the attempt that has received the lease last. So what a round has
+//! recorded at a majority is not changed by what an earlier one still sends.
+//!
 //! Claims that share a lock hold it together and are not ordered, but their tokens differ: a node gives no token twice.
 //! What it records for such a claim is the token that the lease has there already, or one above its counter. If too few
 //! nodes can record F, a larger token is decided, above their counters.
@@ -34,7 +38,9 @@ use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
 use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
 use super::verdict::fences;
-use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
+use crate::domain::{
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, QueueRequest, Rollback, Ticket,
+};
 use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
@@ -290,7 +296,7 @@ impl RoundPart {
         present: &[Fence],
         decided: &[Fence],
     ) -> StoreResult<Recording> {
-        let changes = changes(present, decided, false);
+        let changes = changes(present, decided, false, Some(self.ask.attempt));
         Ok(match self.assign(&changes, self.ask.deadline).await? {
             Assigned::Held(permits_used) => Recording::Recorded(Recorded {
                 granted: granted.clone(),
@@ -320,13 +326,14 @@ impl RoundPart {
             fair: false,
             ..Claim::clone(&self.ask.claim)
         };
+        let to_decided =
+            |present: &[Fence]| changes(present, decided, true, Some(self.ask.attempt));
         for pause in CATCH_UP_PAUSES {
             let deadline = Instant::now() + CATCH_UP_MAX;
             if let Some(present) = &proposed {
-                let changes = changes(present, decided, true);
-                match self.assign(&changes, deadline).await {
+                match self.assign(&to_decided(present), deadline).await {
                     Ok(Assigned::Held(_) | Assigned::Taken(_)) => return,
-                    // It has lost what it had granted.
+                    // It has lost what it had granted, or a later attempt has received that.
                     Ok(Assigned::NotHeld) => proposed = None,
                     Err(_) => {}
                 }
@@ -335,16 +342,20 @@ impl RoundPart {
                 sleep(pause).await;
                 let again = self.node.acquire(&claim, self.ask.attempt, None, deadline);
                 if let Ok(Acquired::Granted(granted)) = answered_by(deadline, again).await {
-                    proposed = Some(fences(&granted));
+                    let present = fences(&granted);
+                    let is_larger = present.iter().zip(decided).any(|(has, it)| has > it);
+                    if granted.kind != GrantKind::New && is_larger {
+                        // Another attempt has got it here, and its process may have decided on this token since.
+                        return;
+                    }
+                    proposed = Some(present);
                 }
             }
         }
         if let Some(proposed) = &proposed {
             // A node that does not answer keeps the token that it proposed, until a renewal finds it.
             let deadline = Instant::now() + CATCH_UP_MAX;
-            let _ = self
-                .assign(&changes(proposed, decided, true), deadline)
-                .await;
+            let _ = self.assign(&to_decided(proposed), deadline).await;
         }
     }
 

@@ -21,8 +21,11 @@ impl Table {
         }
         let changed = || claim.keys.iter().zip(changes);
         let is_held = changed().all(|(key, change)| {
-            let fence = self.lease(key).map(|record| record.fence);
-            fence.is_some_and(|fence| fence == change.proposed || fence == change.decided)
+            self.lease(key).is_some_and(|record| {
+                let has_passed = |attempt| record.receivers.have_passed(attempt);
+                let is_reported = record.fence == change.proposed || record.fence == change.decided;
+                is_reported && !change.attempt.is_some_and(has_passed)
+            })
         });
         if !is_held || changes.len() != claim.keys.len() {
             return Assigned::NotHeld;

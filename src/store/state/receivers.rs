@@ -56,6 +56,11 @@ impl Receivers {
         self.withdrawable_by() == Some(attempt)
     }
 
+    /// Whether another attempt than this one may roll the lease back.
+    pub(super) fn have_passed(&self, attempt: Attempt) -> bool {
+        self.withdrawable_by().is_some_and(|last| last != attempt)
+    }
+
     /// Whether any attempt may roll the lease back.
     pub(super) fn may_be_withdrawn(&self) -> bool {
         self.withdrawable_by().is_some()

@@ -91,6 +91,7 @@ on_every_node! {
     a_smaller_token_is_decided_without_lowering_the_counter
     a_claim_that_has_ended_is_assigned_nothing
     a_grant_of_another_attempt_is_assigned_nothing
+    a_lease_is_assigned_nothing_for_an_attempt_before_the_last_one_until_it_is_renewed
     all_locks_of_a_claim_are_assigned_their_tokens_or_none
     an_assignment_reports_who_takes_permits_of_a_limit
     a_lease_that_shares_its_lock_gets_no_token_that_was_given_before
@@ -103,6 +104,7 @@ fn raised(lease: &Lease, by: u64) -> FenceChange {
         proposed,
         decided: Fence::new(proposed.get() + by).expect("it is far from the end"),
         is_recorded: false,
+        attempt: None,
     }
 }
 
@@ -138,6 +140,7 @@ async fn a_smaller_token_is_decided_without_lowering_the_counter(node: &NodeFixt
         proposed,
         decided,
         is_recorded: false,
+        attempt: None,
     };
     node.assign(&claim, &[change]).await;
     assert_eq!(node.fence(&claim).await, decided);
@@ -177,6 +180,44 @@ async fn a_grant_of_another_attempt_is_assigned_nothing(node: &NodeFixture) {
     assert_eq!(node.fence(&claim).await, fence);
 }
 
+async fn a_lease_is_assigned_nothing_for_an_attempt_before_the_last_one_until_it_is_renewed(
+    node: &NodeFixture,
+) {
+    for claim in [claim(), reader(&claim())] {
+        let attempts = [Attempt::random(), Attempt::random()];
+        let granted = node.fixture.attempt(&claim, attempts[0]).await;
+        let lease = leases_granted(granted.expect("it answers")).remove(0);
+        let replay = node.fixture.attempt(&claim, attempts[1]).await;
+        let proposed = replayed(replay.expect("it answers"));
+        let for_attempt = |attempt, by| FenceChange {
+            attempt: Some(attempt),
+            ..raised(&lease, by)
+        };
+        let [first, last] = [
+            for_attempt(attempts[0], 5_000),
+            for_attempt(attempts[1], 6_000_000),
+        ];
+        let recorded = FenceChange {
+            is_recorded: true,
+            ..first
+        };
+        for change in [first, recorded] {
+            assert_eq!(node.assign(&claim, &[change]).await, Assigned::NotHeld);
+            assert_eq!(node.fence(&claim).await, proposed);
+        }
+        let held = Assigned::Held(vec![]);
+        assert_eq!(node.assign(&claim, &[last]).await, held);
+        assert_eq!(node.fence(&claim).await, last.decided);
+        // No attempt may roll it back any more.
+        node.fixture.renewed(&claim, None).await;
+        let late = FenceChange {
+            proposed: last.decided,
+            ..recorded
+        };
+        assert_eq!(node.assign(&claim, &[late]).await, held);
+    }
+}
+
 async fn all_locks_of_a_claim_are_assigned_their_tokens_or_none(node: &NodeFixture) {
     let locks = [fresh_name(), fresh_name()];
     let claim = claim_on_all(names(&locks));
@@ -197,6 +238,7 @@ async fn all_locks_of_a_claim_are_assigned_their_tokens_or_none(node: &NodeFixtu
             proposed: change.decided,
             decided: Fence::new(change.decided.get() + 1).expect("it is in range"),
             is_recorded: false,
+            attempt: None,
         })
         .collect();
     assert_eq!(node.assign(&claim, &again).await, Assigned::NotHeld);
@@ -248,6 +290,7 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
         proposed: larger.decided,
         decided: lease.holder.fence,
         is_recorded: true,
+        attempt: None,
     };
     assert_eq!(node.assign(&second, &[recorded]).await, held);
 }

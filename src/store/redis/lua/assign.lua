@@ -1,20 +1,25 @@
 -- Gives the leases of a claim the fencing tokens that a quorum has decided, all or none, and raises the counters to them.
 -- KEYS: for each lock: lock_key, fence
--- ARGV: request, channel, with_permits, must_be_new, for each lock: claim, proposed, decided
+-- ARGV: request, channel, with_permits, must_be_new, attempt, for each lock: claim, proposed, decided
 -- Returns: request, code, then by code: 1 they have them: for each lock, with permits, who takes some and how many, one
---   after the other; 0 the claim does not hold all of its locks by the leases with these tokens, and nothing was done;
---   2 a token that must be new may be another lease's, and nothing was done: for each lock, the counter
+--   after the other; 0 the claim does not hold all of its locks by the leases with these tokens, or another attempt has
+--   received one after this one, and nothing was done; 2 a token that must be new may be another lease's, and nothing
+--   was done: for each lock, the counter
 -- include: clock holders
-local request, channel, with_permits, must_be_new = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local request, channel, with_permits, must_be_new, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local locks, is_taken, counters = {}, false, { request, TAKEN }
 for number = 1, #KEYS / 2 do
-    local lock, fence, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[number * 3 + 2]
-    local proposed, decided = tonumber(ARGV[number * 3 + 3]), tonumber(ARGV[number * 3 + 4])
+    local lock, fence, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[number * 3 + 3]
+    local proposed, decided = tonumber(ARGV[number * 3 + 4]), tonumber(ARGV[number * 3 + 5])
     local counter = call('GET', fence)
     lock.held, lock.fence, lock.decided = lease_of(lock, claim), fence, decided
     -- Without the counter, data were lost: the next acquire finds that out.
     if not counter or not lock.held or lock.held.fence ~= proposed and lock.held.fence ~= decided then
+        return { request, NOT_HELD }
+    end
+    local last_attempt = lock.held.attempt
+    if attempt ~= '' and last_attempt ~= attempt and last_attempt ~= NO_ATTEMPT then
         return { request, NOT_HELD }
     end
     -- The counter of an unused bucket is the negated epoch.
