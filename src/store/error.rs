@@ -97,6 +97,8 @@ pub enum Fault {
     ReadOnly,
     /// Too few replicas of the store have confirmed a write.
     Unreplicated,
+    /// The slot of a lock is on its way from one node of a cluster to another.
+    Moving,
     /// The store is starting or busy with a script.
     Busy,
     /// The database has so many keys, of whomever, that a listing cannot end in time.
@@ -113,7 +115,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, so that the metrics exist from the start.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Timeout,
         Self::Io,
         Self::Auth,
@@ -125,6 +127,7 @@ impl Fault {
         Self::Replica,
         Self::ReadOnly,
         Self::Unreplicated,
+        Self::Moving,
         Self::Busy,
         Self::Crowded,
         Self::Full,
@@ -150,6 +153,7 @@ impl Fault {
             | Self::Replica
             | Self::ReadOnly
             | Self::Unreplicated
+            | Self::Moving
             | Self::Busy
             | Self::Full
             | Self::Limit
@@ -178,6 +182,7 @@ impl Fault {
             Self::Replica => "replica",
             Self::ReadOnly => "readonly",
             Self::Unreplicated => "unreplicated",
+            Self::Moving => "moving",
             Self::Busy => "busy",
             Self::Crowded => "crowded",
             Self::Full => "full",

@@ -71,6 +71,9 @@ fn what_failed(fault: Fault) -> &'static str {
             "the store accepts no writes: it lacks replicas, or cannot write to its disk"
         }
         Fault::Unreplicated => "too few replicas of the store confirm what is written to it",
+        Fault::Moving => {
+            "the Redis Cluster has not finished moving the slot of a lock to another node"
+        }
         Fault::Busy => "the store is starting or busy",
         Fault::Crowded => {
             "the database of the store has too many keys to list locks; if some are of other programs, give Leasehold a database of its own"

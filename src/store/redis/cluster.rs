@@ -6,6 +6,7 @@
 
 mod across;
 mod answers;
+mod moves;
 mod partial_claim;
 pub(super) mod partitions;
 mod sockets;

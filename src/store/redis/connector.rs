@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{
-    Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo, RedisResult,
-};
+use redis::{Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo};
 use tokio::time::timeout;
 
 use super::barriers::Barriers;
@@ -172,18 +170,22 @@ impl Connector {
         &self,
         connection: &mut MultiplexedConnection,
         command: &Cmd,
-    ) -> RedisResult<T> {
+    ) -> Result<T, Failure> {
         let answer = command.query_async(connection).await;
-        let failure = answer.as_ref().err().map(Failure::of);
-        let Some(Redirection::Ask(endpoint)) = failure.and_then(|it| it.redirection) else {
-            return answer;
+        let failure = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(error) => Failure::of(&error),
         };
-        let Ok(mut other) = self.open_at(&endpoint).await else {
-            return answer;
+        let Some(Redirection::Ask(endpoint)) = &failure.redirection else {
+            return Err(failure);
+        };
+        let Ok(mut other) = self.open_at(endpoint).await else {
+            return Err(failure);
         };
         let mut asking = redis::pipe();
         asking.cmd("ASKING").ignore().add_command(command.clone());
-        let (answer,) = asking.query_async(&mut other).await?;
+        let asked = asking.query_async(&mut other).await;
+        let (answer,) = asked.map_err(|error| failure.passed_on(Failure::of_first(&error)))?;
         Ok(answer)
     }
 

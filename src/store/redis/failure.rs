@@ -107,18 +107,27 @@ impl Failure {
             "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
             "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, execution),
             "NOPERM" => failure(Fault::Permission, execution),
-            _ if is_amid && redirection::is_not_local(detail) => passing(Fault::Busy, MayBeDone),
+            // `read_string` in `lua/lease.lua`, before its script has written anything.
+            "TRYAGAIN" if is_amid && redirection::is_not_local(detail) => {
+                passing(Fault::Moving, NotDone)
+            }
+            _ if is_amid && redirection::is_not_local(detail) => passing(Fault::Moving, MayBeDone),
             _ if is_amid && lacks_right(detail) => failure(Fault::Permission, execution),
             _ if is_amid => failure(Fault::Corrupt, execution),
             "CLUSTERDOWN" => passing(Fault::Cluster, NotDone),
-            "MOVED" | "ASK" => Self {
-                redirection: Redirection::parse(code, detail),
+            "MOVED" => Self {
+                redirection: Some(Redirection::Moved),
                 ..passing(Fault::Cluster, NotDone)
             },
+            "ASK" => Self {
+                redirection: Redirection::ask(detail),
+                ..passing(Fault::Moving, NotDone)
+            },
+            "TRYAGAIN" => passing(Fault::Moving, NotDone),
             CLOCK_TOO_LATE => failure(Fault::Corrupt, NotDone)
                 .because("its clock shows a time after the year 2255; set it"),
             "CROSSSLOT" => failure(Fault::Cluster, NotDone),
-            "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => passing(Fault::Busy, NotDone),
+            "LOADING" | "BUSY" | "MASTERDOWN" => passing(Fault::Busy, NotDone),
             _ => failure(Fault::Corrupt, MayBeDone),
         }
     }
@@ -162,8 +171,7 @@ impl Failure {
     /// what other processes need to keep their places, too.
     pub(super) fn is_outage(&self) -> bool {
         use Fault::{Busy, Full, Io, ReadOnly, Timeout};
-        let kinds = [Io, Timeout, Busy, Full, ReadOnly];
-        let is_of_node = kinds.contains(&self.fault) && !self.is_moving();
+        let is_of_node = [Io, Timeout, Busy, Full, ReadOnly].contains(&self.fault);
         is_of_node || self.is_cluster_down()
     }
 
@@ -230,6 +238,10 @@ impl Failure {
             Fault::Replica => "it is a replica, which takes no writes",
             Fault::ReadOnly => "it takes no writes: it lacks replicas, or cannot write to its disk",
             Fault::Unreplicated => return self.detail.clone(),
+            Fault::Moving => {
+                "a slot is on its way to another node, and Redis refuses most requests for its locks until the move is \
+                 finished, or cancelled with CLUSTER SETSLOT … STABLE"
+            }
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Crowded => "its database has too many keys",
             Fault::Full | Fault::Limit => "it has no room for more data",

@@ -291,6 +291,8 @@ impl RedisStore {
             let place = primary.place();
             let share = topology.partitions_of(&primary.id);
             let trouble = last.troubles.get(number).and_then(Option::as_ref);
+            // That is of one part of the primary, and named below.
+            let trouble = trouble.filter(|failure| failure.fault != Fault::Moving);
             findings.push(Finding {
                 topic: "node",
                 is_fine: trouble.is_none(),
@@ -322,6 +324,7 @@ impl RedisStore {
                 detail: format!("{missing} of {COUNT} parts of the locks have no primary"),
             });
         }
+        findings.extend(topology.moving_finding());
         let (fine, offset_ms) = known?;
         findings.extend(fine);
         Some((findings, offset_ms))

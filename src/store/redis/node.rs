@@ -249,7 +249,7 @@ impl Node {
             Err(_) => return Err(Failure::timed_out().before_any_command()),
         };
         match timeout_at(deadline, request.send_asking(&mut other, command)).await {
-            Ok(answer) => answer.map_err(|error| Failure::of(&error).passing_if_moving()),
+            Ok(answer) => answer.map_err(|error| failure.passed_on(Failure::of_first(&error))),
             Err(_) => Err(Failure::timed_out()),
         }
     }

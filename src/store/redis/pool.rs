@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection};
 use futures_util::FutureExt as _;
-use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, timeout_at};
@@ -111,7 +110,12 @@ impl Pool {
             Ok(Err(bb8::RunError::User(failure))) => Err(failure),
             Ok(Err(bb8::RunError::TimedOut)) | Err(_) => {
                 self.timeouts.fetch_add(1, Ordering::Relaxed);
-                Err(self.not_connected(NOT_IN_TIME))
+                let failure = self.not_connected(NOT_IN_TIME);
+                // Without a connection, not even those requests are answered that Redis executes while a slot moves.
+                if failure.is_moving() {
+                    self.manager.recovery.note_no_answer(Instant::now());
+                }
+                Err(failure)
             }
         }
     }
@@ -259,18 +263,14 @@ impl Manager {
         let deadline = Instant::now() + self.connector.timeout();
         let verifying = self.verify(&mut shared, server, generation);
         let verified = timeout_at(deadline, verifying).await;
-        let verified = verified.unwrap_or_else(|_| {
-            let timed_out = std::io::ErrorKind::TimedOut;
-            Err(std::io::Error::from(timed_out).into())
-        });
-        match verified {
+        match verified.unwrap_or_else(|_| Err(Failure::timed_out().passing())) {
             Ok(generation) => Ok(Connection {
                 shared,
                 is_broken,
                 generation,
             }),
-            Err(error) => {
-                let failure = Failure::of(&error).before_any_command();
+            Err(failure) => {
+                let failure = failure.before_any_command();
                 // An answer says nothing against the socket, which the partitions of a cluster share.
                 let is_answered = failure.redirection.is_some() || failure.is_moving();
                 if !is_answered && failure.fault != Fault::Permission {
@@ -286,11 +286,11 @@ impl Manager {
         shared: &mut MultiplexedConnection,
         server: ServerInfo,
         generation: u64,
-    ) -> RedisResult<u64> {
+    ) -> Result<u64, Failure> {
         let (recovery, connector) = (&self.recovery, &self.connector);
         let verifying = recovery.verify(shared, server.clone(), generation);
-        let refused = match verifying.await {
-            Err(error) if Failure::of(&error).is_moving() => error,
+        let refused = match verifying.await.map_err(|error| Failure::of(&error)) {
+            Err(failure) if failure.is_moving() => failure,
             verified => return verified,
         };
         let verifying = recovery.verify_moving(connector, shared, &server, generation);
@@ -316,8 +316,7 @@ impl Manager {
                 }
             }
         }
-        let refusal = opened.as_ref().err().filter(|failure| !failure.is_moving());
-        *self.refusal.lock().expect(UNPOISONED) = refusal.cloned();
+        *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
         opened
     }
 }

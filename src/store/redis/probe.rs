@@ -23,8 +23,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) fn known_down(pool: &Pool, recovery: &Recovery) -> Option<Failure> {
     let length = recovery.outage.length();
     let silence = length.filter(|it| *it >= KNOWN_DOWN_AFTER && recovery.outage.is_confirmed())?;
-    // None while connections can be opened: whatever goes wrong then, each request has to find out.
-    pool.refusal()?;
+    // None while connections can be opened, or while a slot moves: whatever goes wrong then, each request has to find out.
+    pool.refusal().filter(|failure| !failure.is_moving())?;
     let mut failure = pool.not_connected(&format!("silent for {} s", silence.as_secs()));
     failure.is_worth_retrying = false;
     Some(failure)

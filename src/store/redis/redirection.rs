@@ -3,6 +3,7 @@
 
 use super::failure::Failure;
 use super::transport::Endpoint;
+use crate::store::Fault;
 
 /// Where the keys of a refused command are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,15 +20,10 @@ const NOT_LOCAL: [&str; 2] = [
     "ttempted to access a non local key",
     "undeclared keys were accessed during rehashing",
 ];
-/// Part of the text of an error of a command with several keys, of which some have moved and some have not.
-const TRY_AGAIN: &str = "Multiple keys request during rehashing of slot";
 
 impl Redirection {
-    /// Reads what follows MOVED or ASK: the slot, and host and port of a node.
-    pub(super) fn parse(code: &str, detail: &str) -> Option<Self> {
-        if code == "MOVED" {
-            return Some(Self::Moved);
-        }
+    /// Reads what follows ASK: the slot, and host and port of a node.
+    pub(super) fn ask(detail: &str) -> Option<Self> {
         let (_, place) = detail.split_once(' ')?;
         let (host, port) = place.rsplit_once(':')?;
         Some(Self::Ask((host.to_owned(), port.parse().ok()?)))
@@ -40,18 +36,21 @@ pub(super) fn is_not_local(detail: &str) -> bool {
 }
 
 impl Failure {
-    /// The same failure, where another try may succeed if the slot of the keys is on its way.
-    pub(super) fn passing_if_moving(self) -> Self {
-        match self.redirection.is_some() || self.is_moving() {
-            true => self.passing(),
-            false => self,
+    /// The failure of a command that one node passed on to another with this failure, and that failed there with the other.
+    /// A node sends back what it was passed if it does not import the slot: the move was begun at one node alone, or
+    /// has just ended.
+    pub(super) fn passed_on(&self, other: Self) -> Self {
+        if other.redirection != Some(Redirection::Moved) {
+            return other;
         }
+        let mut own = self.clone();
+        own.detail += ", and that node does not import the slot; finish the move, or cancel it with CLUSTER SETSLOT … STABLE";
+        own
     }
 
     /// Whether it was refused because the slot of its keys is on its way to another node.
     pub(super) fn is_moving(&self) -> bool {
-        let is_asked = matches!(self.redirection, Some(Redirection::Ask(_)));
-        is_asked || self.detail.contains(TRY_AGAIN) || is_not_local(&self.detail)
+        self.fault == Fault::Moving
     }
 }
 
@@ -62,13 +61,9 @@ mod tests {
     #[test]
     fn a_redirection_names_the_node_that_has_the_keys() {
         assert_eq!(
-            Redirection::parse("MOVED", "7 127.0.0.1:7001"),
-            Some(Redirection::Moved)
-        );
-        assert_eq!(
-            Redirection::parse("ASK", "7 2001:db8::1:7001"),
+            Redirection::ask("7 2001:db8::1:7001"),
             Some(Redirection::Ask(("2001:db8::1".to_owned(), 7001)))
         );
-        assert_eq!(Redirection::parse("ASK", "7"), None);
+        assert_eq!(Redirection::ask("7"), None);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use super::moves::SlotMove;
 use super::partitions;
 use crate::store::redis::transport::Endpoint;
 
@@ -12,7 +13,7 @@ pub(in crate::store::redis) struct Topology {
     /// All nodes that are known, by their ids.
     pub(in crate::store::redis) nodes: BTreeMap<String, NodeLine>,
     /// The ids of those that have answered.
-    answered: BTreeSet<String>,
+    pub(super) answered: BTreeSet<String>,
     /// By partition, the id of the primary that has its slot.
     owners: Vec<Option<String>>,
 }
@@ -23,11 +24,14 @@ impl Topology {
         let mut nodes: BTreeMap<String, NodeLine> = BTreeMap::new();
         for line in answers.iter().flatten() {
             let known = nodes.entry(line.id.clone()).or_insert_with(|| line.clone());
-            let is_moving = known.is_moving || line.is_moving;
+            let moves = match line.is_myself {
+                true => line.moves.clone(),
+                false => std::mem::take(&mut known.moves),
+            };
             if line.config_epoch > known.config_epoch {
                 *known = line.clone();
             }
-            known.is_moving = is_moving;
+            known.moves = moves;
         }
         let owner = |partition| {
             let slot = partitions::slot(partition);
@@ -74,7 +78,7 @@ impl Topology {
             .values()
             .filter(|it| it.is_primary && it.is_healthy);
         primaries.all(|node| self.answered.contains(&node.id))
-            && !self.nodes.values().any(|node| node.is_moving)
+            && self.nodes.values().all(|node| node.moves.is_empty())
     }
 
     /// The partitions that a primary has.
@@ -123,8 +127,8 @@ pub(in crate::store::redis) struct NodeLine {
     /// The larger one of two nodes with the same slot has it.
     pub(in crate::store::redis) config_epoch: u64,
     pub(in crate::store::redis) slots: Vec<RangeInclusive<u16>>,
-    /// Whether a slot is on its way from or to it. Only a node itself knows that.
-    pub(in crate::store::redis) is_moving: bool,
+    /// The slots of partitions that are on their way from or to it. Only a node itself knows that.
+    pub(in crate::store::redis) moves: Vec<SlotMove>,
 }
 
 /// What a node knows about itself and the others.
@@ -165,9 +169,9 @@ fn line(text: &str, asked: &str) -> Option<NodeLine> {
     let flags: Vec<&str> = words.next()?.split(',').collect();
     let config_epoch = words.nth(3)?.parse().ok()?;
     let _link = words.next()?;
-    let (mut slots, mut is_moving) = (Vec::new(), false);
+    let (mut slots, mut moves) = (Vec::new(), Vec::new());
     for word in words {
-        is_moving |= is_of_partition(word);
+        moves.extend(SlotMove::parse(word));
         slots.extend(range(word));
     }
     let has = |flag| flags.contains(&flag);
@@ -181,15 +185,8 @@ fn line(text: &str, asked: &str) -> Option<NodeLine> {
             .any(has),
         config_epoch,
         slots,
-        is_moving,
+        moves,
     })
-}
-
-/// Whether this is `[7->-id]` or `[7-<-id]`, and the slot is one that a partition has.
-fn is_of_partition(word: &str) -> bool {
-    let slot = word.strip_prefix('[').and_then(|rest| rest.split_once('-'));
-    let slot = slot.and_then(|(slot, _)| slot.parse::<u16>().ok());
-    slot.is_some_and(|slot| (0..partitions::COUNT).any(|it| partitions::slot(it) == slot))
 }
 
 /// `7-9`, or `7` alone; none for a slot that moves, which is in brackets.
@@ -227,18 +224,13 @@ mod tests {
         assert!(!replica.is_primary && replica.is_healthy);
         assert_eq!(own.endpoint, ("seed".to_owned(), 30_002));
         assert_eq!(own.slots, [5461..=10_922]);
-        assert!(own.is_moving && own.is_healthy && own.config_epoch == 2);
+        assert!(own.is_healthy && own.config_epoch == 2);
+        // No partition has slot 93.
+        let moving = SlotMove::parse("[5540->-e7d1]");
+        assert_eq!(own.moves, [moving.expect("a partition has it")]);
         assert_eq!(failing.endpoint, ("three.example".to_owned(), 30_003));
         assert_eq!(failing.slots, [0..=0, 10_923..=16_383]);
         assert!(failing.is_primary && !failing.is_healthy);
-    }
-
-    /// Nothing of ours is in it.
-    #[test]
-    fn a_slot_that_moves_may_be_of_no_partition() {
-        let moving = |text: &str| text.split(' ').any(is_of_partition);
-        assert!(!moving("0-5460 [93->-e7d1]"));
-        assert!(moving(&format!("0-5460 [{}-<-e7d1]", partitions::slot(3))));
     }
 
     #[test]
@@ -284,7 +276,8 @@ mod tests {
         assert!(!Topology::of(&[answer_of("a")]).is_settled());
         assert!(Topology::of(&[answer_of("a"), answer_of("b")]).is_settled());
         let mut moving = answer_of("b");
-        moving[1].is_moving = true;
+        let word = format!("[{}->-a]", partitions::slot(3));
+        moving[1].moves.extend(SlotMove::parse(&word));
         assert!(!Topology::of(&[answer_of("a"), moving]).is_settled());
     }
 

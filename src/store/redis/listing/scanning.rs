@@ -227,7 +227,7 @@ impl ScannedNodes {
 
 /// While slots move, a scan could miss a lock that is held all the time, or count it twice.
 fn moving() -> StoreError {
-    StoreError::unavailable(Fault::Busy, "slots of the cluster are on their way")
+    StoreError::unavailable(Fault::Moving, "slots of the cluster are on their way")
 }
 
 #[cfg(test)]

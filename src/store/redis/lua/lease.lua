@@ -24,7 +24,8 @@ local listed_of_lock_max, listed_bytes_left = LISTED_MAX, LISTED_BYTES_MAX
 
 -- Reads a lock if it is a string. While a slot of a Redis Cluster moves to another node, its keys are on both. The node
 -- where they were refuses a command if a key is absent, and the other node if it has several keys and one is absent. So
--- this command, with a key that never exists, fails on both.
+-- this command, with a key that never exists, fails on both. By the code of the error, the process knows that nothing was
+-- done.
 local function read_string(lock_key, slot)
     -- MGET returns nil for a hash, where GET would fail.
     local records = redis.pcall('MGET', lock_key, slot .. 'x')

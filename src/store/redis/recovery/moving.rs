@@ -9,13 +9,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, FromRedisValue, RedisResult};
+use redis::{Cmd, FromRedisValue};
 use tokio::time::Instant;
 
 use super::reply::RecoveryReply;
 use super::{Recovery, UNPOISONED};
 use crate::store::redis::connector::Connector;
 use crate::store::redis::constants;
+use crate::store::redis::failure::Failure;
 use crate::store::redis::info::ServerInfo;
 
 /// The fields of the hash that `lua/recovery.lua` describes.
@@ -47,7 +48,7 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
         generation: u64,
-    ) -> RedisResult<Option<u64>> {
+    ) -> Result<Option<u64>, Failure> {
         let sent_at = Instant::now();
         let history = self.read_history(connector, connection).await?;
         let reply = self.unchanged(&history, server);
@@ -59,8 +60,9 @@ impl Recovery {
         &self,
         connector: &Connector,
         connection: &mut MultiplexedConnection,
-    ) -> RedisResult<History> {
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
+    ) -> Result<History, Failure> {
+        let now = redis::cmd("TIME").query_async(connection).await;
+        let (seconds, micros): (u64, u64) = now.map_err(|error| Failure::of(&error))?;
         let mut read = Reading {
             connector,
             connection,
@@ -130,7 +132,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    async fn answer<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
+    async fn answer<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, Failure> {
         self.connector.read(self.connection, command).await
     }
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leasehold::config::RedisConfig;
-use leasehold::domain::Released;
-use leasehold::service::AcquireOutcome;
+use leasehold::domain::{Claim, Released, Renewed};
+use leasehold::service::{AcquireOutcome, Scope};
+use leasehold::store::{Fault, StoreError};
 use tokio::time::Instant;
 
 use super::{
@@ -79,6 +80,103 @@ async fn a_process_that_starts_while_a_slot_is_half_moved_uses_all_other_parts()
         cluster.move_slot(slot, 1, 0).await;
         is_renewed(&started, &held).await;
     }
+}
+
+/// The script reads more keys then, with one that neither node has, before it writes anything.
+#[tokio::test]
+async fn while_events_are_watched_a_renewal_that_redis_refuses_has_done_nothing() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    let everything = Scope::Prefix(String::new());
+    let watch = replica.service.watch(everything, None).await;
+    cluster.begin_move(slot, 0, 1).await;
+    for moves_keys in [false, true] {
+        if moves_keys {
+            cluster.move_keys(slot, 0, 1).await;
+        }
+        // On a busy machine the last try of a request may have no answer in time.
+        eventually("it is refused", async || {
+            let error = replica.renew(&held).await.expect_err("it reads more keys");
+            let is_refused = matches!(error, StoreError::Unavailable { .. });
+            (is_refused && error.fault() == Fault::Moving).then_some(())
+        })
+        .await;
+    }
+    cluster.end_move(slot, 0, 1).await;
+    is_renewed(&replica, &held).await;
+    drop(watch);
+}
+
+/// As when an operator stops in the middle. The other node sends every request for a missing key back.
+#[tokio::test]
+async fn a_slot_that_only_its_owner_moves_is_named_and_its_leases_can_be_renewed() {
+    let cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    let (other, _) = held_on(2, &cluster, &replica).await;
+    let words = ["CLUSTER", "SETSLOT", &slot.to_string()];
+    let id = cluster.id(1).await;
+    let migrating = [&words[..], &["MIGRATING", &id]].concat();
+    let stable = [&words[..], &["STABLE"]].concat();
+    let [from, to] = [0, 1].map(|number| cluster.nodes[number].address());
+    let named = format!("slot {slot} is MIGRATING from {from} to {to}, which does not import it");
+    let mut faults = None;
+    // A node that does not answer in time, as on a busy machine, loses its connections, and no other one can be opened.
+    for _ in 0..3 {
+        cluster.nodes[0].command(&migrating).await;
+        faults = refusals_while_renewed(&replica, &held).await;
+        if faults.is_some() {
+            break;
+        }
+        cluster.nodes[0].command(&stable).await;
+        is_renewed(&replica, &held).await;
+    }
+    let faults = faults.expect("one time of three, nothing else happens");
+    // On a busy machine the last try of a request may have no answer in time.
+    let is_expected = |fault: &Fault| matches!(fault, Fault::Moving | Fault::Timeout);
+    assert!(faults.iter().all(is_expected), "{faults:?}");
+    assert!(faults.contains(&Fault::Moving), "{faults:?}");
+    eventually("it is named, and nothing else is wrong", async || {
+        let health = replica.service.store_health();
+        let not_fine = health.findings.iter().filter(|found| !found.is_fine);
+        let not_fine: Vec<_> = not_fine.map(|it| (it.topic, &*it.detail)).collect();
+        let is_named =
+            matches!(not_fine[..], [("moving_slots", detail)] if detail.starts_with(&named));
+        (health.up && is_named).then_some(())
+    })
+    .await;
+    // It cannot know what the keys that are not there would say.
+    let started = super::replica(&cluster).await;
+    started.assert_holds(&other).await;
+    eventually("it says why it cannot renew", async || {
+        let error = started.renew(&held).await.expect_err("it is not verified");
+        let is_named = error.fault() == Fault::Moving && error.detail().contains("SETSLOT");
+        is_named.then_some(())
+    })
+    .await;
+    cluster.nodes[0].command(&stable).await;
+    for process in [&replica, &started] {
+        is_renewed(process, &held).await;
+        is_blocked(process, &rival(&held)).await;
+    }
+    replica.release(&held).await.expect("it answers");
+    replica.granted(&rival(&held)).await;
+}
+
+/// Why Redis refuses a rival, for longer than a process uses its connections if it cannot open others; none if the lease
+/// could not be renewed all the time.
+async fn refusals_while_renewed(replica: &Replica, held: &Claim) -> Option<Vec<Fault>> {
+    let mut faults = Vec::new();
+    let until = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < until {
+        let refused = replica.acquire(&rival(held)).await;
+        let error = refused.expect_err("it needs keys that are not there");
+        faults.push(error.fault());
+        let renewed = replica.renew(held).await.ok()?;
+        assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+    }
+    Some(faults)
 }
 
 /// Only the script can judge what it may have lost.
