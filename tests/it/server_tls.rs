@@ -1,6 +1,7 @@
 //! TLS of the service itself: both protocols, a certificate that is replaced, and the bounds of handshakes.
 
 mod clients;
+mod renewed;
 mod resumption;
 mod rotation;
 
@@ -11,7 +12,6 @@ use std::sync::Arc;
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leasehold::server::{Drained, Peer, Server, ServerTls, Workers};
-use nix::sys::signal::Signal;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -169,56 +169,6 @@ async fn a_client_gets_the_protocol_that_it_names() {
 fn certificate_of(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
     let shown = stream.get_ref().1.peer_certificates().unwrap();
     shown[0].clone().into_owned()
-}
-
-/// Fails unless readiness and the metrics come to say whether the files can be used.
-async fn assert_outdated(serving: &Serving, authority: &Authority, is_outdated: bool) {
-    let text = async |path: &str| {
-        let mut stream = encrypted(serving, authority, &[]).await.unwrap();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    };
-    eventually("readiness and the metrics say it", async || {
-        let check = format!("\"name\":\"tls\",\"ok\":{}", !is_outdated);
-        let gauge = format!("\nleasehold_tls_files_outdated {}\n", u8::from(is_outdated));
-        let is_told = text("/readyz?verbose").await.contains(&check)
-            && text("/metrics").await.contains(&gauge);
-        is_told.then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_renewed_certificate_is_shown_without_a_restart_and_open_connections_stay() {
-    let authority = Authority::new();
-    let files = authority.files_for("localhost");
-    let mut serving = start(&files, &["--auth-reread-interval", "50ms"]);
-    let mut open = encrypted(&serving, &authority, &[]).await.unwrap();
-    let before = certificate_of(&open);
-    // A broken file changes nothing.
-    fs::write(&files.certificate, "nonsense").unwrap();
-    serving.wait_for_line("cannot reload the TLS certificate and the authorities of clients; the previous ones stay in use");
-    let stream = encrypted(&serving, &authority, &[]).await.unwrap();
-    assert_eq!(certificate_of(&stream), before);
-    assert_outdated(&serving, &authority, true).await;
-    // The same files, with another key.
-    authority.files_for("localhost");
-    serving.signal(Signal::SIGHUP);
-    serving.wait_for_line(
-        "TLS files reloaded: the certificate or the authorities of clients have changed",
-    );
-    let stream = encrypted(&serving, &authority, &[]).await.unwrap();
-    assert_ne!(certificate_of(&stream), before);
-    assert_outdated(&serving, &authority, false).await;
-    let request = "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    open.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = [0; 12];
-    open.read_exact(&mut answer).await.unwrap();
-    assert_eq!(&answer, b"HTTP/1.1 200");
 }
 
 #[tokio::test]

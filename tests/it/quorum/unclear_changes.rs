@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Claim, HoldCount, Lease, Mode, Released, RenewOptions, Renewed,
+    Acquired, Attempt, Claim, HoldCount, Lease, LockState, Mode, Released, RenewOptions, Renewed,
 };
 use leasehold::store::LockStore;
 
@@ -79,18 +79,45 @@ async fn a_re_entry_at_one_node_is_told_by_none() {
     .await;
 }
 
+async fn step_back_at(process: &Process, node: usize, claim: &Claim) {
+    let (store, step_back) = (&process.nodes[node].store, Some(hold_count(1).into()));
+    let released = store.release(&claim.names, claim.token, step_back, deadline());
+    let released = only(released.await.expect("it answers"));
+    assert!(matches!(released, Released::SteppedBack(_)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_step_back_at_one_node_is_told_by_none() {
-    let step_back = async |process: &Process, node: usize, claim: &Claim| {
-        let (store, step_back) = (&process.nodes[node].store, Some(hold_count(1).into()));
-        let released = store.release(&claim.names, claim.token, step_back, deadline());
-        let released = only(released.await.expect("it answers"));
-        assert!(matches!(released, Released::SteppedBack(_)));
-    };
-    after_a_change_at_one_node(step_back, async |process, claim| {
+    after_a_change_at_one_node(step_back_at, async |process, claim| {
         is_told(process, claim, (hold_count(3), Mode::Exclusive)).await;
     })
     .await;
+}
+
+/// The first node has carried it out when the renewal asks it, and the others soon after.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_takes_no_step_back_back_that_reaches_the_nodes_meanwhile() {
+    for first in 0..3 {
+        let process = Process::alone();
+        let claim = claim();
+        process.fixture.granted(&at_depth(&claim, 3)).await;
+        process.settled().await;
+        step_back_at(&process, first, &claim).await;
+        process.behaves(&[first], &Behavior::Late(SLOW));
+        let renewed = process.fixture.renewed(&claim, None).await.lease;
+        assert_eq!(renewed.holder.hold_count, hold_count(3));
+        for other in (0..3).filter(|node| *node != first) {
+            step_back_at(&process, other, &claim).await;
+        }
+        process.settled().await;
+        for node in &process.nodes {
+            let view = node.store.inspect(lock_of(&claim), deadline()).await;
+            let LockState::Held(holders) = view.expect("it answers").state else {
+                panic!("it is held");
+            };
+            assert_eq!(only(holders.listed).hold_count, hold_count(1));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
