@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::config::RedisConfig;
 use leasehold::domain::{Acquired, Claim, GrantKind, Mode, Released, RenewOptions};
 use leasehold::store::LockStore;
 use tokio::task::JoinSet;
@@ -51,9 +52,15 @@ async fn reset(redis: &RedisServer) {
 }
 
 async fn store(redis: &RedisServer) -> Arc<dyn LockStore> {
-    stores::redis_store(&redis.database(0), &stores::redis_config())
-        .await
-        .unwrap()
+    // Connections are verified again once no check has done so for twice this long. On a busy machine, a test takes longer than
+    // with the interval of the other tests.
+    let config = RedisConfig {
+        check_interval: Duration::from_secs(60),
+        ..stores::redis_config()
+    };
+    let address = redis.database(0);
+    let store = stores::redis_store(&address, &config).await;
+    store.unwrap()
 }
 
 fn deadline() -> Instant {
