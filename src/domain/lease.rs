@@ -51,6 +51,14 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// How long the claim had held the lock when the store was asked, by the clock of the store alone.
+    #[must_use]
+    pub fn held_for(&self) -> Duration {
+        let left_ms = u64::try_from(self.expires_in.as_millis()).unwrap_or(u64::MAX);
+        let asked_ms = self.expires_at.unix_ms().saturating_sub(left_ms);
+        Duration::from_millis(asked_ms.saturating_sub(self.acquired_at.unix_ms()))
+    }
+
     /// How many bytes of text the holder adds to an answer.
     #[must_use]
     pub fn text_bytes(&self) -> usize {

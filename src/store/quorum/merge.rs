@@ -159,11 +159,7 @@ pub(super) fn likeliest<T: Ord + Copy>(reports: impl Iterator<Item = T>) -> Opti
 /// node that a repeat of the request has reached first has the description that the repeat gave. Each node's clock is
 /// compared with itself alone.
 pub(super) fn granted_first<'a>(reports: impl Iterator<Item = &'a Holder>) -> Option<&'a Holder> {
-    reports.max_by_key(|holder| {
-        let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
-        let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
-        now_ms.saturating_sub(holder.acquired_at.unix_ms())
-    })
+    reports.max_by_key(|holder| holder.held_for())
 }
 
 /// How a claim holds a lock: alone if enough of these reports show that a majority has it so, and else shared if one of them

@@ -9,7 +9,7 @@ use crate::domain::{
 use crate::store::redis::operations::AskReply;
 
 /// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
-const NEW_MS: u64 = 250;
+const NEW: Duration = Duration::from_millis(250);
 
 /// What the partitions answer to a claim.
 #[derive(Default)]
@@ -40,11 +40,7 @@ pub(super) fn is_new(conflict: &Conflict) -> bool {
     let ConflictKind::Holders(holders) = &conflict.by else {
         return false;
     };
-    holders.listed.iter().any(|holder| {
-        let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
-        let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
-        now_ms.saturating_sub(holder.acquired_at.unix_ms()) < NEW_MS
-    })
+    holders.listed.iter().any(|holder| holder.held_for() < NEW)
 }
 
 impl PartitionAnswers {
