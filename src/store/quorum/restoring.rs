@@ -3,6 +3,7 @@
 //! majority might have missed different changes of it. When that is done is in `renewal`.
 
 use std::cmp::Ordering;
+use std::iter::repeat;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -43,39 +44,68 @@ impl Decided {
         answer: &StoreResult<Renewed>,
         deadline: Instant,
     ) -> StoreResult<()> {
-        let proposed = match answer {
+        match answer {
             Ok(Renewed::Extended(renewals)) => {
+                let received_by = renewals.iter().map(|it| it.withdrawable_by);
+                self.bring_tokens(node, &fences(renewals), received_by, deadline)
+                    .await?;
                 if self.is_agreed {
                     self.make_up(node, renewals, deadline).await?;
                 }
-                fences(renewals)
+                Ok(())
             }
-            Ok(Renewed::NotHolder(_)) => {
-                let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
-                let Acquired::Granted(granted) = acquired.await? else {
-                    // Another claim's lease is there, or the node has no vote yet.
-                    return Ok(());
-                };
-                let undo = || node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
-                if token_lead.is_too_far(&granted.leases, wall_time().unix_us()) {
-                    // Such a node has no vote. If it failed before it has the decided token, a later renewal would find its own.
-                    return undo().await.map(drop);
-                }
-                if granted.kind != GrantKind::New && self.is_withdrawable {
-                    // A later attempt has got the lease there meanwhile, and keeps the right to roll it back.
-                    undo().await?;
-                }
-                lease::fences(&granted.leases)
-            }
-            Ok(Renewed::Mismatched(_)) | Err(_) => return Ok(()),
-        };
+            Ok(Renewed::NotHolder(_)) => self.put_back(node, token_lead, deadline).await,
+            Ok(Renewed::Mismatched(_)) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Has the decided tokens recorded at a node that has others, unless another attempt has received a lease there since: its
+    /// process may have decided on the token that the node has.
+    async fn bring_tokens(
+        &self,
+        node: &NodeStore,
+        present: &[Fence],
+        received_by: impl Iterator<Item = Option<Attempt>>,
+        deadline: Instant,
+    ) -> StoreResult<()> {
         let decided = lease::fences(&self.leases);
-        if proposed == decided {
+        if present == decided {
             return Ok(());
         }
-        let changes = changes(&proposed, &decided, true, None);
-        node.assign_fences(&self.claim, &changes, deadline).await?;
-        Ok(())
+        let mut changes = changes(present, &decided, true, None);
+        for (change, received_by) in changes.iter_mut().zip(received_by) {
+            change.attempt = received_by.or_else(|| Some(Attempt::random()));
+        }
+        let assigned = node.assign_fences(&self.claim, &changes, deadline);
+        assigned.await.map(drop)
+    }
+
+    /// Puts the lease back at a node that lacks it, with the decided tokens.
+    async fn put_back(
+        &self,
+        node: &NodeStore,
+        token_lead: &TokenLead,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
+        let Acquired::Granted(granted) = acquired.await? else {
+            // Another claim's lease is there, or the node has no vote yet.
+            return Ok(());
+        };
+        let is_too_far = token_lead.is_too_far(&granted.leases, wall_time().unix_us());
+        let is_of_other = granted.kind != GrantKind::New;
+        // A node whose tokens are too large has no vote. If it failed before it has the decided token, a later renewal would find
+        // its own. And a later attempt that has got the lease there meanwhile keeps the right to roll it back.
+        if is_too_far || is_of_other && self.is_withdrawable {
+            let undo = node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
+            undo.await?;
+        }
+        if is_too_far || is_of_other {
+            return Ok(());
+        }
+        let (present, received_by) = (lease::fences(&granted.leases), repeat(Some(self.attempt)));
+        self.bring_tokens(node, &present, received_by, deadline)
+            .await
     }
 
     /// Makes up for the changes of the leases that the node has missed.

@@ -252,12 +252,12 @@ impl Node {
             .arg(self.messages.channel())
             .arg(u8::from(has_limit))
             .arg(u8::from(is_shared && !is_recorded));
-        match changes.first().and_then(|change| change.attempt) {
-            Some(attempt) => command.arg(&attempt.0.to_be_bytes()),
-            None => command.arg(""),
-        };
         for (digest, change) in digests.iter().zip(changes) {
             command.arg(record::claim(digest));
+            match change.attempt {
+                Some(attempt) => command.arg(&attempt.0.to_be_bytes()),
+                None => command.arg(""),
+            };
             command.arg(change.proposed.get()).arg(change.decided.get());
         }
         command

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold::domain::{Attempt, Claim, Fence, Lease};
+use leasehold::domain::{Acquired, Attempt, Claim, Fence, HoldCount, Lease};
 use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
 use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
@@ -93,6 +93,7 @@ on_every_node! {
     a_grant_of_another_attempt_is_assigned_nothing
     a_lease_is_assigned_nothing_for_an_attempt_before_the_last_one_until_it_is_renewed
     all_locks_of_a_claim_are_assigned_their_tokens_or_none
+    each_lock_of_a_claim_is_asked_for_the_attempt_that_received_it_last
     an_assignment_reports_who_takes_permits_of_a_limit
     a_lease_that_shares_its_lock_gets_no_token_that_was_given_before
 }
@@ -244,6 +245,40 @@ async fn all_locks_of_a_claim_are_assigned_their_tokens_or_none(node: &NodeFixtu
     assert_eq!(node.assign(&claim, &again).await, Assigned::NotHeld);
     let first = node.fixture.holder(&claim.names[0]).await.fence;
     assert_eq!(first, changes[0].decided);
+}
+
+/// A re-entry may have received one of the locks of a claim alone.
+async fn each_lock_of_a_claim_is_asked_for_the_attempt_that_received_it_last(node: &NodeFixture) {
+    let locks = [fresh_name(), fresh_name()];
+    let claim = claim_on_all(names(&locks));
+    let attempts = [Attempt::random(), Attempt::random()];
+    let granted = node.fixture.attempt(&claim, attempts[0]).await;
+    let leases = leases_granted(granted.expect("it answers"));
+    let entered = Claim {
+        names: claim
+            .names
+            .iter()
+            .next()
+            .expect("there are two")
+            .clone()
+            .into(),
+        hold_count: HoldCount::new(2).expect("it is in range"),
+        ..claim.clone()
+    };
+    let entered = node.fixture.attempt(&entered, attempts[1]).await;
+    assert!(matches!(entered, Ok(Acquired::Granted(_))));
+    for (last, is_held) in [
+        ([attempts[0], attempts[0]], false),
+        ([attempts[1], attempts[1]], false),
+        ([attempts[1], attempts[0]], true),
+    ] {
+        let changes = leases.iter().zip(last).map(|(lease, attempt)| FenceChange {
+            attempt: Some(attempt),
+            ..raised(lease, 1_000)
+        });
+        let assigned = node.assign(&claim, &changes.collect::<Vec<_>>()).await;
+        assert_eq!(assigned == Assigned::Held(vec![]), is_held);
+    }
 }
 
 async fn an_assignment_reports_who_takes_permits_of_a_limit(node: &NodeFixture) {

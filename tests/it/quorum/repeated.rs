@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, Fence, LockState, Mode};
+use leasehold::domain::{
+    Acquired, Claim, Fence, LockState, Mode, RenewOptions, Renewed, RollbackRight,
+};
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::sleep;
 
-use super::nodes::{Process, has_granted, stores};
+use super::nodes::{Process, has_granted, stores, unreachable};
 use crate::support::fixture::{claim, deadline, in_mode, lock_of, only, permits, rival};
 use crate::support::scripted_store::Behavior;
 
@@ -110,5 +112,36 @@ async fn an_earlier_request_does_not_change_the_token_of_a_repeated_one() {
         let (earlier, repeated) = tokio::join!(first.acquire(&claim), repeated);
         assert_eq!(told(earlier), repeated);
         assert_eq!(shown(&second, &claim).await, repeated);
+    }
+}
+
+/// The third node has kept its own token, which the renewal changes late. Meanwhile the second process decides on it.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_does_not_change_the_token_of_a_repeated_request() {
+    for (claim, right) in claims()
+        .into_iter()
+        .zip([RollbackRight::Never, RollbackRight::AsBefore])
+    {
+        let shared = stores(&[Duration::ZERO, STEP, AHEAD]);
+        let [first, second] = [Process::on(&shared), Process::on(&shared)];
+        first.behaves(&[2], &Behavior::Late(STEP * 30));
+        first.nodes[2].next_assignments([unreachable(), unreachable(), unreachable()]);
+        let earlier = told(first.acquire(&claim).await);
+        first.settled().await;
+        first.behaves(&[2], &Behavior::Answered);
+        first.nodes[2].next_assignments([Behavior::Delayed(STEP * 20)]);
+        let change = RenewOptions {
+            rollback_right: right,
+            ..RenewOptions::default()
+        };
+        let renewed = first
+            .quorum
+            .renew(&claim.names, claim.token, change, deadline());
+        assert!(matches!(renewed.await, Ok(Renewed::Extended(_))));
+        second.without(&[0]);
+        let repeated = told(second.acquire(&claim).await);
+        assert!(earlier < repeated, "the third node proposes it");
+        stays(&first, &claim, repeated).await;
+        first.settled().await;
     }
 }

@@ -1,17 +1,18 @@
 -- Gives the leases of a claim the fencing tokens that a quorum has decided, all or none, and raises the counters to them.
 -- KEYS: for each lock: lock_key, fence
--- ARGV: request, channel, with_permits, must_be_new, attempt, for each lock: claim, proposed, decided
+-- ARGV: request, channel, with_permits, must_be_new, for each lock: claim, attempt, proposed, decided
 -- Returns: request, code, then by code: 1 they have them: for each lock, with permits, who takes some and how many, one
 --   after the other; 0 the claim does not hold all of its locks by the leases with these tokens, or another attempt has
 --   received one after this one, and nothing was done; 2 a token that must be new may be another lease's, and nothing
 --   was done: for each lock, the counter
 -- include: clock holders
-local request, channel, with_permits, must_be_new, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local request, channel, with_permits, must_be_new = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local locks, is_taken, counters = {}, false, { request, TAKEN }
 for number = 1, #KEYS / 2 do
-    local lock, fence, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[number * 3 + 3]
-    local proposed, decided = tonumber(ARGV[number * 3 + 4]), tonumber(ARGV[number * 3 + 5])
+    local lock, fence = read(KEYS[number * 2 - 1]), KEYS[number * 2]
+    local claim, attempt = ARGV[number * 4 + 1], ARGV[number * 4 + 2]
+    local proposed, decided = tonumber(ARGV[number * 4 + 3]), tonumber(ARGV[number * 4 + 4])
     local counter = call('GET', fence)
     lock.held, lock.fence, lock.decided = lease_of(lock, claim), fence, decided
     -- Without the counter, data were lost: the next acquire finds that out.
