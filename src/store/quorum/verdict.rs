@@ -35,7 +35,7 @@ const ENDS_OF_CLAIM: [IsOfKind; 2] = [was_ended, is_superseded];
 
 /// Those of which one node is enough, unless the claim may hold its locks already: what they depend on may be left at that
 /// node alone.
-const REFUSALS_OF_CLAIM: [IsOfKind; 3] = [is_mismatched, is_over_quota, has_waited];
+const REFUSALS_OF_CLAIM: [IsOfKind; 3] = [is_contradicted, is_over_quota, has_waited];
 
 /// Those that may be so at one node alone: it has kept a lease that no majority had, it has more waiters than the others,
 /// or it has lost its data. Such a node only has no vote.
@@ -122,8 +122,10 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
         return Verdict::Split(Acquired::Waiting(merged_waiting(votes)));
     }
     let blocked = blocked(votes);
-    // Without a conflict, what is left prevents a majority only together with the rest.
-    let refused = common_refusal(votes, &[is_queue_full, is_recovering], 1);
+    // Without a conflict, what is left prevents a majority only together with the rest. A node may have another limit alone,
+    // because it has missed the release of the last claim that used it.
+    let left = [has_other_limit, is_queue_full, is_recovering];
+    let refused = common_refusal(votes, &left, 1);
     if let Some(refused) = refused.filter(|_| blocked.is_empty()) {
         return Verdict::Split(refused);
     }
@@ -236,6 +238,19 @@ fn has_run_out(vote: &Acquired) -> bool {
 
 fn is_mismatched(vote: &Acquired) -> bool {
     matches!(vote, Acquired::Refused(Refused::Mismatched(_)))
+}
+
+/// Whether another claim has the lock with another limit.
+fn has_other_limit(vote: &Acquired) -> bool {
+    matches!(
+        vote,
+        Acquired::Refused(Refused::Mismatched(Mismatch::Limit { .. }))
+    )
+}
+
+/// Whether the claim contradicts what it was made with before.
+fn is_contradicted(vote: &Acquired) -> bool {
+    is_mismatched(vote) && !has_other_limit(vote)
 }
 
 fn is_shared(vote: &Acquired) -> bool {

@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, plain_stores};
 use crate::support::fixture::{
-    SHORT, Waiter, assert_held, claim, deadline, ended, for_short, in_mode, permits, rival,
+    SHORT, Waiter, assert_held, claim, deadline, ended, for_short, in_mode, limit_mismatch,
+    lock_of, permits, rival,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -105,6 +106,37 @@ async fn a_claim_that_has_left_the_queue_does_not_wait_again_at_another_process(
     one.without(&[]);
     let answer = other.fixture.poll(&mut waiter.again()).await;
     assert_eq!(answer, ended(&waiter.claim, NotHolder::Released));
+}
+
+/// One node alone has a holder with another limit: it has missed its release, or nobody else has granted it anything.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_one_node_alone_has_contradicts_no_claim() {
+    for other in 0..3 {
+        let process = Process::alone();
+        let full = in_mode(&claim(), permits(4, 4));
+        let claim = in_mode(&rival(&full), permits(1, 4));
+        let rest = in_mode(&rival(&full), permits(1, 3));
+        process.leave_at(other, &rest).await;
+        process.fixture.granted(&full).await;
+        process.settled().await;
+        for silent in [vec![], vec![(other + 1) % 3], vec![(other + 2) % 3]] {
+            process.without(&silent);
+            assert_held(&process.fixture.acquire(&claim).await);
+            let mut waiter = process.fixture.waiting(&rival(&claim)).await;
+            process.without(&[]);
+            assert!(matches!(
+                process.fixture.poll(&mut waiter).await,
+                Acquired::Waiting(_)
+            ));
+            process.fixture.release(&waiter.claim).await;
+        }
+        process.without(&[(other + 1) % 3]);
+        process.settled().await;
+        release_at(&process, (other + 2) % 3, &full).await;
+        // Now nothing says that waiting would help.
+        let refused = process.fixture.acquire(&claim).await;
+        assert_eq!(refused, limit_mismatch(lock_of(&claim), Some(3)));
+    }
 }
 
 /// Contenders have a node each, so there are further rounds, for the last of which the time is too short.
