@@ -25,9 +25,14 @@ pub(crate) enum CertificateFault {
     Expired,
     /// It begins later.
     NotValidYet,
+    /// It is that of an authority, which signs others.
+    OfAuthority,
     /// Anything else.
     Other,
 }
+
+/// What the verifier, whose errors have no type in the library's interface, calls a server's certificate that may sign others.
+const OF_AUTHORITY: &str = "CaUsedAsEndEntity";
 
 impl CertificateFault {
     pub(crate) fn of(error: &CertificateError) -> Self {
@@ -41,6 +46,8 @@ impl CertificateFault {
             Self::Expired
         } else if matches!(error, E::NotValidYet | E::NotValidYetContext { .. }) {
             Self::NotValidYet
+        } else if matches!(error, E::Other(other) if other.to_string().contains(OF_AUTHORITY)) {
+            Self::OfAuthority
         } else {
             Self::Other
         }

@@ -145,6 +145,9 @@ fn distrust(error: &rustls::Error, url: String) -> Option<NoAnswer> {
         CertificateFault::NotValidYet => {
             "its certificate is not valid yet; check the clock of this machine"
         }
+        CertificateFault::OfAuthority => {
+            "its certificate is that of an authority (CA:TRUE), which only signs others"
+        }
         CertificateFault::Other => "its certificate cannot be verified",
     };
     Some(NoAnswer::Untrusted { url, problem })

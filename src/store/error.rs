@@ -85,8 +85,10 @@ pub enum Fault {
     Permission,
     /// The store has no database of this number.
     Database,
-    /// The store is a node of a cluster and should not be, or the reverse; or the cluster is down.
+    /// The store is a node of a cluster and should not be, or the reverse.
     Cluster,
+    /// The cluster is down, or a part of it.
+    ClusterDown,
     /// There is no TLS connection: no TLS on one side, or a certificate that is refused.
     Tls,
     /// The other side speaks another protocol.
@@ -115,13 +117,14 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, so that the metrics exist from the start.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Timeout,
         Self::Io,
         Self::Auth,
         Self::Permission,
         Self::Database,
         Self::Cluster,
+        Self::ClusterDown,
         Self::Tls,
         Self::Protocol,
         Self::Replica,
@@ -150,6 +153,7 @@ impl Fault {
             | Self::Refused => true,
             Self::Timeout
             | Self::Io
+            | Self::ClusterDown
             | Self::Replica
             | Self::ReadOnly
             | Self::Unreplicated
@@ -177,6 +181,7 @@ impl Fault {
             Self::Permission => "permission",
             Self::Database => "database",
             Self::Cluster => "cluster",
+            Self::ClusterDown => "cluster_down",
             Self::Tls => "tls",
             Self::Protocol => "protocol",
             Self::Replica => "replica",

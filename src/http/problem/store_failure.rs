@@ -62,6 +62,9 @@ fn what_failed(fault: Fault) -> &'static str {
         }
         Fault::Database => "the store has no database of the configured number",
         Fault::Cluster => "the store is a node of a cluster, which the service cannot use",
+        Fault::ClusterDown => {
+            "the Redis Cluster is down, or its part with a lock; see /readyz?verbose"
+        }
         Fault::Tls => "there is no TLS connection to the store; see /readyz?verbose",
         Fault::Protocol => {
             "another program answers at the address of the store; see /readyz?verbose"

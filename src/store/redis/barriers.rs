@@ -143,7 +143,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_barrier_that_fails_for_one_partition_fails_for_no_other() {
-        for fault in [Fault::Cluster, Fault::Io] {
+        for fault in [Fault::ClusterDown, Fault::Io] {
             let outcomes = [failed(fault), failed(fault)];
             assert_eq!(barriers_run(outcomes).await, [true, true], "{fault:?}");
         }

@@ -12,7 +12,7 @@ pub(super) mod partitions;
 mod sockets;
 mod topology;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl Cluster {
         }
         self.may_have_moved();
         let detail = format!("no primary has slot {}", partitions::slot(partition));
-        Err(Failure::new(Fault::Cluster, Execution::NotDone, detail)
+        Err(Failure::new(Fault::ClusterDown, Execution::NotDone, detail)
             .because("no primary of the cluster has the slots of some locks")
             .passing())
     }
@@ -170,23 +170,28 @@ impl Cluster {
         let known = self.topology();
         let known = known.nodes.values().map(|node| node.endpoint.clone());
         let all: BTreeSet<Endpoint> = known.chain(self.seeds.iter().cloned()).collect();
-        let asking = all.iter().map(|endpoint| self.ask(endpoint));
+        let asking = all.iter();
+        let asking = asking.map(async |endpoint| (endpoint, self.ask(endpoint).await));
         let mut asking: FuturesUnordered<_> = asking.collect();
-        let (mut answers, mut failures) = (Vec::new(), Vec::new());
+        let (mut answers, mut failures) = (Vec::new(), BTreeMap::new());
         let mut give_up = Instant::now() + ANSWER_TIMEOUT;
-        while let Ok(Some(answer)) = timeout_at(give_up, asking.next()).await {
+        while let Ok(Some((endpoint, answer))) = timeout_at(give_up, asking.next()).await {
             match answer {
                 Ok(lines) => answers.push(lines),
-                Err(failure) => failures.push(failure),
+                Err(failure) => drop(failures.insert(endpoint, failure)),
             }
             if !answers.is_empty() {
                 give_up = give_up.min(Instant::now() + last_answers_within);
             }
         }
-        match answers.is_empty() {
-            false => Ok(Topology::of(&answers)),
-            true => Err(no_answer(failures)),
+        if !answers.is_empty() {
+            return Ok(Topology::of(&answers));
         }
+        // The time for an answer is too short to notice that one side alone uses TLS.
+        let silent = all.iter().filter(|it| !failures.contains_key(it));
+        let explaining = silent.map(|endpoint| self.sockets.why_silent(endpoint));
+        let silent = join_all(explaining).await;
+        Err(no_answer(failures.into_values().chain(silent).collect()))
     }
 
     async fn ask(&self, endpoint: &Endpoint) -> Result<Vec<NodeLine>, Failure> {

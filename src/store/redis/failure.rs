@@ -114,7 +114,7 @@ impl Failure {
             _ if is_amid && redirection::is_not_local(detail) => passing(Fault::Moving, MayBeDone),
             _ if is_amid && lacks_right(detail) => failure(Fault::Permission, execution),
             _ if is_amid => failure(Fault::Corrupt, execution),
-            "CLUSTERDOWN" => passing(Fault::Cluster, NotDone),
+            "CLUSTERDOWN" => passing(Fault::ClusterDown, NotDone),
             "MOVED" => Self {
                 redirection: Some(Redirection::Moved),
                 ..passing(Fault::Cluster, NotDone)
@@ -162,22 +162,14 @@ impl Failure {
 
     /// Whether it lasts until somebody changes the configuration, of Redis or of Leasehold.
     pub(super) fn is_lasting(&self) -> bool {
-        // A cluster may be down for a moment.
-        let is_of_cluster = self.fault == Fault::Cluster;
-        self.fault.is_lasting() && !(is_of_cluster && self.is_worth_retrying)
+        self.fault.is_lasting() && self.redirection.is_none()
     }
 
     /// Whether it shows that Redis serves no such request at the moment. One without memory, or that takes no writes, refuses
     /// what other processes need to keep their places, too.
     pub(super) fn is_outage(&self) -> bool {
-        use Fault::{Busy, Full, Io, ReadOnly, Timeout};
-        let is_of_node = [Io, Timeout, Busy, Full, ReadOnly].contains(&self.fault);
-        is_of_node || self.is_cluster_down()
-    }
-
-    /// Whether the slot of its keys has no primary that can be reached, or the node has lost the cluster.
-    pub(super) fn is_cluster_down(&self) -> bool {
-        self.fault == Fault::Cluster && self.is_worth_retrying && self.redirection.is_none()
+        use Fault::{Busy, ClusterDown, Full, Io, ReadOnly, Timeout};
+        [Io, Timeout, Busy, ClusterDown, Full, ReadOnly].contains(&self.fault)
     }
 
     /// Whether the command may still reach Redis: it was sent, and got no answer.
@@ -222,8 +214,9 @@ impl Failure {
             Fault::Database => {
                 "it has no database of the number in the store's URL, or the user may not use it"
             }
-            Fault::Cluster if mentions("CLUSTERDOWN") => {
-                "the cluster is down: some slots have no primary, or most primaries cannot be reached"
+            Fault::ClusterDown => {
+                "the cluster is down: it has lost most of its primaries, or some slots have none, which stops all of it \
+                 unless cluster-require-full-coverage is no"
             }
             Fault::Cluster => {
                 "it is a node of a Redis Cluster without the slots of some locks; write redis+cluster:// in \

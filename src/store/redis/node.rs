@@ -204,7 +204,7 @@ impl Node {
                 Box::pin(self.redirected(request, deadline, &command, failure, &connection)).await;
         }
         let value = answer.inspect_err(|failure| {
-            if failure.is_cluster_down() {
+            if failure.fault == Fault::ClusterDown {
                 self.may_have_moved(connection.generation);
             }
             if failure.casts_doubt_on_connection() {

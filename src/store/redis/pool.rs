@@ -307,7 +307,8 @@ impl Manager {
         match &opened {
             Ok(_) => self.recovery.note_connected(began),
             Err(failure) => {
-                if failure.redirection.is_some() || failure.fault == Fault::Cluster {
+                let is_of_cluster = matches!(failure.fault, Fault::Cluster | Fault::ClusterDown);
+                if failure.redirection.is_some() || is_of_cluster {
                     self.connector.may_have_moved();
                 }
                 match failure.is_moving() {

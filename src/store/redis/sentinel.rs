@@ -143,7 +143,13 @@ impl Sentinels {
             round.truncate(SENTINELS_MAX.saturating_sub(asked.len()));
             asked.extend(round.iter().cloned());
         }
-        let RoundAnswers { by_id, by_endpoint } = answers;
+        let RoundAnswers {
+            by_id,
+            mut by_endpoint,
+        } = answers;
+        if by_id.is_empty() {
+            explain_silence(transport, &mut by_endpoint).await;
+        }
         let failures = by_endpoint.values().filter_map(|it| it.clone().err());
         let primary = self.judge(by_id, failures.collect());
         (primary, by_endpoint)
@@ -278,6 +284,19 @@ async fn resolve((host, port): &Endpoint) -> Vec<Endpoint> {
             several.map(|it| (it.ip().to_string(), it.port())).collect()
         }
     }
+}
+
+/// Finds out why none of them answers: the time for an answer is too short to notice that one side alone uses TLS.
+async fn explain_silence(transport: &Transport, named: &mut NamedPrimaries) {
+    let is_silent = |named: &Result<_, Failure>| {
+        let failure = named.as_ref().err();
+        failure.is_some_and(|failure| failure.fault == Fault::Timeout)
+    };
+    let silent = named.iter_mut().filter(|(_, named)| is_silent(named));
+    let explaining = silent.map(async |(endpoint, named)| {
+        *named = Err(transport.why_silent(endpoint).await);
+    });
+    join_all(explaining).await;
 }
 
 /// Whether most of all Sentinels have answered, as far as those that have know the others.

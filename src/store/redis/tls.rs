@@ -35,6 +35,8 @@ pub(super) enum TlsProblem {
     Expired,
     /// Its certificate begins later.
     NotValidYet,
+    /// Its certificate is that of an authority.
+    OfAuthority,
     /// Its certificate is unusable for another reason.
     BadCertificate,
     /// It requires a certificate of this process.
@@ -61,16 +63,23 @@ impl TlsProblem {
             }
             Self::Expired => "its certificate has expired",
             Self::NotValidYet => "its certificate is not valid yet",
-            Self::BadCertificate => "its certificate cannot be verified; the log has the reason",
+            Self::OfAuthority => {
+                "its certificate is that of an authority (CA:TRUE), which only signs others; give it one that is signed by \
+                 that authority"
+            }
+            Self::BadCertificate => "its certificate cannot be verified",
             Self::WantsCertificate => {
                 "it requires a certificate of Leasehold; set redis.tls_cert_file and redis.tls_key_file"
             }
             Self::RefusesCertificate => "it refuses the certificate in redis.tls_cert_file",
             Self::Missing => {
-                "it answers without TLS; use its port for TLS, or write redis:// in the store's URL"
+                "it answers without TLS; use its port for TLS, or write redis:// instead of rediss:// in the store's URL (with \
+                 +sentinel and +cluster, too)"
             }
-            Self::Expected => "it expects TLS; write rediss:// in the store's URL",
-            Self::NoAgreement => "the TLS handshake failed; the log has the reason",
+            Self::Expected => {
+                "it expects TLS; write rediss:// instead of redis:// in the store's URL (with +sentinel and +cluster, too)"
+            }
+            Self::NoAgreement => "the TLS handshake failed",
         }
     }
 }
@@ -160,6 +169,7 @@ fn problem_with(certificate: &CertificateError) -> TlsProblem {
         CertificateFault::OtherName => TlsProblem::OtherName,
         CertificateFault::Expired => TlsProblem::Expired,
         CertificateFault::NotValidYet => TlsProblem::NotValidYet,
+        CertificateFault::OfAuthority => TlsProblem::OfAuthority,
         CertificateFault::Other => TlsProblem::BadCertificate,
     }
 }

@@ -107,6 +107,11 @@ impl Transport {
         })
     }
 
+    /// Why a server has not answered for longer than a caller waits.
+    pub(super) async fn why_silent(&self, endpoint: &Endpoint) -> Failure {
+        self.diagnosed(endpoint, &timed_out()).await
+    }
+
     /// Why a connection could not be opened. Nothing was done over it.
     async fn diagnosed(&self, endpoint: &Endpoint, error: &RedisError) -> Failure {
         let has_identity = self.tls.as_ref().is_some_and(ClientTls::has_identity);

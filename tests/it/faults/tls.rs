@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use leasehold::config::{RedisAddress, RedisConfig, RedisTls, Secret};
-use leasehold::store::{Fault, LockStore};
+use leasehold::config::{
+    ClusterAddress, RedisAddress, RedisConfig, RedisTls, Secret, SentinelAddress,
+};
+use leasehold::store::{Fault, LockStore, StoreError};
 
 use super::{Replica, forgetful_redis, lasting};
 use crate::support::certificates::Authority;
@@ -35,7 +37,11 @@ async fn opened(address: &RedisAddress, config: &RedisConfig) -> Arc<dyn LockSto
 
 /// Why a store cannot be opened.
 async fn refusal(address: &RedisAddress, config: &RedisConfig) -> String {
-    match stores::redis_store(address, config).await {
+    why_refused(stores::redis_store(address, config).await)
+}
+
+fn why_refused(opened: Result<Arc<dyn LockStore>, StoreError>) -> String {
+    match opened {
         Err(error) => {
             assert_eq!(error.fault(), Fault::Tls, "{error}");
             error.detail().to_owned()
@@ -130,4 +136,37 @@ async fn tls_on_one_side_only_is_recognised() {
     };
     let why = refusal(&address, &with(authority.trusted())).await;
     assert!(why.contains("without TLS"), "{why}");
+}
+
+/// Nobody waits for an answer of theirs for as long as for a connection.
+#[tokio::test]
+async fn a_sentinel_and_a_node_of_a_cluster_without_tls_are_recognised() {
+    let (plain, config) = (forgetful_redis().await, with(Authority::new().trusted()));
+    let places = vec![(HOST.to_owned(), plain.port())];
+    let sentinels = SentinelAddress {
+        sentinels: places.clone(),
+        primary: "locks".to_owned(),
+        database: 0,
+        is_encrypted: true,
+    };
+    let cluster = ClusterAddress {
+        nodes: places,
+        is_encrypted: true,
+    };
+    for opened in [
+        stores::sentinel_store(&sentinels, &config).await,
+        stores::cluster_store(&cluster, &config).await,
+    ] {
+        let why = why_refused(opened);
+        assert!(why.contains("without TLS"), "{why}");
+    }
+}
+
+/// As of a self-signed certificate, which is made for an authority unless one says otherwise.
+#[tokio::test]
+async fn the_certificate_of_an_authority_is_named_as_such() {
+    let authority = Authority::new();
+    let server = server(authority.authority_files_for(HOST)).await;
+    let why = refusal(&server.encrypted_database(0), &with(authority.trusted())).await;
+    assert!(why.contains("CA:TRUE"), "{why}");
 }

@@ -41,6 +41,13 @@ impl Authority {
         self.files(name, expire)
     }
 
+    /// The same with a certificate that may sign others.
+    pub(crate) fn authority_files_for(&self, name: &str) -> TlsFiles {
+        self.files(name, |params| {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        })
+    }
+
     /// What a client trusts that trusts this authority alone.
     pub(crate) fn trusted(&self) -> RedisTls {
         RedisTls {

@@ -48,6 +48,11 @@ impl NodeSockets {
         }
     }
 
+    /// Why a node has not answered for longer than a caller waits.
+    pub(super) async fn why_silent(&self, endpoint: &Endpoint) -> Failure {
+        self.transport.why_silent(endpoint).await
+    }
+
     /// A socket to a node. Callers with different numbers get different ones, as far as there may be several.
     pub(in crate::store::redis) async fn open(
         &self,

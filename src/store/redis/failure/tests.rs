@@ -27,6 +27,8 @@ fn an_explanation_does_not_quote_redis() {
         ),
         ("NOPERM No permissions to access a key", "lacks a right; "),
         ("NOAUTH Authentication required.", "asks for a password; "),
+        ("CLUSTERDOWN The cluster is down", "the cluster is down: "),
+        ("MOVED 7 127.0.0.1:7001", "write redis+cluster://"),
     ] {
         let explanation = failure(answer).explanation();
         assert!(explanation.contains(explained), "{explanation}");

@@ -104,7 +104,7 @@ impl RedisStore {
         let topology = cluster.topology();
         if topology.count_without_primary() > 0 {
             let detail = "some locks have no primary";
-            return Err(StoreError::unavailable(Fault::Cluster, detail));
+            return Err(StoreError::unavailable(Fault::ClusterDown, detail));
         }
         Ok(ScannedNodes {
             numbers: topology.representatives(),
