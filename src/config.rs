@@ -222,11 +222,11 @@ impl Config {
     /// Whether SIGHUP has anything to reload.
     #[must_use]
     pub fn reloads(&self) -> bool {
-        let has_keys_file = match &self.auth {
+        let has_key_files = match &self.auth {
             Auth::Open => false,
-            Auth::Keys(keys) => keys.file.is_some(),
+            Auth::Keys(keys) => keys.are_from_files(),
         };
-        has_keys_file || self.certificate.is_some()
+        has_key_files || self.certificate.is_some()
     }
 
     /// Settings that are valid but risky, as sentences for the log.

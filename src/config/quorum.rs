@@ -70,9 +70,12 @@ impl QuorumAddress {
         let (nodes, credentials): (Vec<_>, Vec<_>) = parsed.into_iter().unzip();
         let count = nodes.len();
         if count < 3 || count % 2 == 0 || count > NODES_MAX {
+            let why = match count % 2 {
+                0 => ": an even number tolerates no more failures than one node less",
+                _ => "",
+            };
             return Err(format!(
-                "a quorum has 3, 5, 7 or 9 nodes, not {count}: an even number tolerates no more failures than one node \
-                 less; {HOW}"
+                "a quorum has 3, 5, 7 or 9 nodes, not {count}{why}; {HOW}"
             ));
         }
         for (index, node) in nodes.iter().enumerate() {

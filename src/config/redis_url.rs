@@ -118,6 +118,9 @@ pub(super) fn host_and_port(authority: &str, default: u16) -> Result<(String, u1
     if host.is_empty() {
         return Err("the host is missing".to_owned());
     }
+    if host.contains(char::is_whitespace) {
+        return Err(format!("the host {host:?} has a blank in it"));
+    }
     let port = match port {
         "" => default,
         number => number

@@ -60,7 +60,9 @@ pub trait AssignFences: LockStore {
     /// token at one store, nor at a majority.
     ///
     /// Changes nothing for an attempt after which another one has received a lease that may still be rolled back: the process
-    /// of that one has learned which token the lease has there, and may have decided on it.
+    /// of that one has learned which token the lease has there, and may have decided on it. So may that of one that was
+    /// followed by a renewal, after which no attempt may roll the lease back: so a token is lowered only for the attempt that
+    /// has received the lease last.
     async fn assign_fences(
         &self,
         claim: &Claim,

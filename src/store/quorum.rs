@@ -16,6 +16,7 @@ mod drift;
 mod follow_ups;
 mod health;
 mod holding;
+mod late_changes;
 mod lease;
 mod listing;
 mod merge;

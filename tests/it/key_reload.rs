@@ -119,3 +119,21 @@ async fn a_hang_up_rereads_the_keys_file_at_once_and_does_not_stop_the_service()
     serving.signal(Signal::SIGTERM);
     assert!(serving.wait().success());
 }
+
+/// A server with a key in a file has something to reread, too, so SIGHUP does not stop it.
+#[tokio::test]
+async fn a_hang_up_rereads_a_key_of_its_own_file_at_once_and_does_not_stop_the_service() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("key");
+    fs::write(&path, key_of("former")).unwrap();
+    let arguments = ["--api-key-file", path.to_str().unwrap()];
+    let interval = ["--auth-reread-interval", "1h"];
+    let mut serving = Serving::start(&[&arguments[..], &interval].concat());
+    fs::write(&path, key_of("latter")).unwrap();
+    serving.signal(Signal::SIGHUP);
+    serving.wait_for_line("API keys reloaded: they have changed");
+    for (key, expected) in [("former", 401), ("latter", 201)] {
+        let acquired = status(&serving, reqwest::Method::POST, "/locks/a", key).await;
+        assert_eq!(acquired, expected, "{key}");
+    }
+}

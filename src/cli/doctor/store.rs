@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Diagnosis;
 use crate::cli::Exit;
 use crate::config::{Config, StoreUrl};
-use crate::domain::{Acquired, Attempt, Claim, LockName, LockNames, Refused, Token, duration};
+use crate::domain::{Acquired, Attempt, Claim, LockName, LockNames, Refused, Token, Ttl, duration};
 use crate::store::file::{Examination, examine, excessive_rights};
 use crate::store::redis::{CONNECTION_REFUSED, RedisStore};
 use crate::store::{self, Finding, LockStore, StoreError};
@@ -22,6 +22,8 @@ const SAMPLES: usize = 11;
 const LATENCY_MAX: Duration = Duration::from_millis(50);
 /// How long counting the locks may take.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest TTL of the lock that is tried: after a loss, new grants wait for the longest one in use.
+const TRIAL_TTL_MAX: Duration = Duration::from_secs(3);
 const FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
 
 pub(super) async fn check(config: &Config) -> Vec<Diagnosis> {
@@ -170,7 +172,8 @@ async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagno
         .collect();
     let names = LockNames::several(names).expect("as many as a claim may have");
     let deadline = || Instant::now() + config.operation_timeout;
-    let claim = Claim::plain(names.clone(), token, config.lease.default_ttl());
+    let ttl = config.lease.default_ttl().get().min(TRIAL_TTL_MAX);
+    let claim = Claim::plain(names.clone(), token, Ttl::from_store(ttl));
     let acquiring = store.acquire(&claim, Attempt::random(), None, deadline());
     let acquired = acquiring.await?;
     let rights = if let Acquired::Granted(_) = acquired {

@@ -246,8 +246,8 @@ impl Problem {
     fn recovering(retry_in: Duration, token: Token) -> Self {
         let mut refusal = Self::new(
             Code::Recovering,
-            "the store was unavailable, or may have lost data; new grants wait until every process has reported, and every \
-             lease that may have been lost has ended",
+            "the store was unavailable, or may have lost data; new grants wait until every lease that may have been lost \
+             has ended",
         );
         refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         refusal.retry_after(retry_in).with_token(token)

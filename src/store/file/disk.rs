@@ -52,7 +52,9 @@ impl Disk {
         let refused = |error: io::Error| format!("cannot use the directory {shown}: {error}");
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
-        builder.create(directory).map_err(refused)?;
+        builder
+            .create(directory)
+            .map_err(|error| cannot_make(directory, &error))?;
         let lock = Arc::new(take_lock(directory)?);
         // What is left of an interrupted copy takes room that a full disk lacks. If it cannot be removed, the next copy
         // replaces it.
@@ -245,6 +247,22 @@ impl Drop for Disk {
     }
 }
 
+/// Why there is no directory, and none can be made.
+fn cannot_make(directory: &Path, error: &io::Error) -> String {
+    let shown = directory.display();
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            format!(
+                "cannot use the directory {shown}: a file is in its place; remove it, or choose another directory"
+            )
+        }
+        io::ErrorKind::PermissionDenied => format!(
+            "cannot make the directory {shown}: {error}; make it, and give it to the user of this process"
+        ),
+        _ => format!("cannot make the directory {shown}: {error}"),
+    }
+}
+
 /// Takes the lock of the directory.
 fn take_lock(directory: &Path) -> Result<File, OpenError> {
     let shown = directory.display();
@@ -284,7 +302,13 @@ pub(super) fn confirmed_in(lock: &File, directory: &Path) -> Result<Option<Commi
 pub(super) fn open_lock(options: &mut OpenOptions, directory: &Path) -> io::Result<File> {
     let path = directory.join(LOCK_FILE);
     regular_file::open(options, &path).map_err(|error| {
-        let problem = format!("{} cannot be opened: {error}", path.display());
+        let what_to_do = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "; give the directory and all that is in it to the user of this process"
+            }
+            _ => "",
+        };
+        let problem = format!("{} cannot be opened: {error}{what_to_do}", path.display());
         io::Error::new(error.kind(), problem)
     })
 }

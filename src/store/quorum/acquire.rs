@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::drift::Drift;
+use super::late_changes::of_change;
 use super::lease;
 use super::nodes::{ByNode, Effect};
 use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
@@ -16,7 +17,7 @@ use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, HoldCount, Lease, Mode, QueueRequest,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -66,7 +67,10 @@ impl Core {
                 requested: attempt,
                 attempt: self.attempts.at_nodes(claim.token, attempt),
                 request: request.copied(),
-                deadline,
+                deadline: match claim.hold_count > HoldCount::ONE {
+                    true => of_change(deadline),
+                    false => deadline,
+                },
                 now_us: wall_time().unix_us(),
             };
             if let Some(place) = known_place {
@@ -122,7 +126,10 @@ impl Core {
     async fn round(&self, ask: &Ask) -> StoreResult<RoundEnd> {
         let begun = Instant::now();
         let (mut round, [votes, votes_at_place]) = Round::begin(&self.nodes, &self.attempts, ask);
-        let mut votes = votes.until(ask.deadline, verdict::is_decided).await;
+        let mut votes = match ask.claim.hold_count > HoldCount::ONE {
+            true => votes.of_all(ask.deadline).await,
+            false => votes.until(ask.deadline, verdict::is_decided).await,
+        };
         let mut verdict = judge(self.drift, &votes);
         let mut place = None;
         if let Verdict::Unplaced(sequence) = verdict {

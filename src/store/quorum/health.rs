@@ -87,7 +87,9 @@ impl Core {
         let voting = healths.iter().filter(|health| votes(health)).count();
         let consequence = match voting >= majority {
             true => "",
-            false => ": nothing is granted; bring nodes back",
+            false => {
+                ": nothing is granted until more nodes vote; their own checks say why they do not"
+            }
         };
         let quorum = Finding {
             topic: "quorum",

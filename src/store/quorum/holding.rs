@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Core;
+use super::late_changes::of_change;
 use super::nodes::{ByNode, Effect, NodeOperation, Tries};
 use super::{lease, merge};
 use crate::domain::{
@@ -88,6 +89,10 @@ impl Core {
             // A step back must not be carried out later than its answer.
             Some(_) => Tries::Once,
         };
+        let deadline = match step_back {
+            None => deadline,
+            Some(_) => of_change(deadline),
+        };
         let locks = names.clone();
         let operation: NodeOperation<Vec<Released>> = Arc::new(move |node, deadline| {
             let locks = locks.clone();
@@ -106,7 +111,10 @@ impl Core {
                 None => false,
             })
         };
-        let released = answers.until(deadline, is_decided).await;
+        let released = match step_back {
+            None => answers.until(deadline, is_decided).await,
+            Some(_) => answers.of_all(deadline).await,
+        };
         let released = released.of_majority(Effect::MayBeDone);
         let released = released.map_err(|error| match step_back {
             // It is repeated, also at nodes that have done nothing so far.

@@ -210,7 +210,18 @@ impl<T> NodeAnswers<T> {
         self.until_also(Duration::ZERO, deadline, is_decided).await
     }
 
-    /// The same, but waits for the rest this long when the operation is decided.
+    /// The answers of all nodes that answer by the deadline.
+    pub(super) async fn of_all(mut self, deadline: Instant) -> ByNode<T> {
+        while self.by_node.iter().any(Option::is_none) {
+            match timeout_at(deadline, self.receiver.recv()).await {
+                Ok(Some((index, answer))) => self.by_node[index] = Some(answer),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        ByNode(self.by_node)
+    }
+
+    /// As [`until`](Self::until), but waits for the rest this long when the operation is decided.
     pub(super) async fn until_also(
         mut self,
         rest_max: Duration,

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::disagreement::Dissenters;
+use super::late_changes::CHANGE_WITHIN;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::backoff::{Backoff, jittered};
@@ -131,12 +132,24 @@ impl Core {
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
         let (lock, reason) = (name.clone(), reason.to_owned());
+        // A step that is late would end claims that were granted after the answer.
+        let deadlines = Deadlines {
+            step: deadlines.step.min(CHANGE_WITHIN),
+            ..deadlines
+        };
         let operation: NodeOperation<Evicted> = Arc::new(move |node, _| {
             let (lock, reason) = (lock.clone(), reason.clone());
             Box::pin(async move { node.evict(&lock, &reason, deadlines).await })
         });
         let answers = self.nodes.ask(deadlines.end, &operation);
-        let evicted = answers.until(deadlines.end, |_| false).await;
+        let is_decided = |evicted: &ByNode<Evicted>| {
+            let complete = evicted.received().filter(|evicted| evicted.is_complete);
+            complete.count() >= evicted.majority()
+        };
+        let rest_max = deadlines.step;
+        let evicted = answers
+            .until_also(rest_max, deadlines.end, is_decided)
+            .await;
         let majority = self.nodes.majority();
         let nodes = self.nodes.all().len();
         let evicted = evicted.of_majority(Effect::MayBeDone)?;

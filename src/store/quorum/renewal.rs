@@ -1,19 +1,24 @@
 //! Renewing a claim, and having each node brought to what a majority has renewed. What a node gets is in `restoring`.
 
+mod votes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use self::votes::{agree_on_terms, agreed_fences, extended, is_decided, refusal, withdrawable_by};
 use super::Core;
 use super::drift::TokenLead;
 use super::follow_ups::FollowUps;
-use super::nodes::{ByNode, Effect, NodeAnswers, NodeStore, answered_by};
+use super::late_changes::of_change;
+use super::nodes::{ByNode, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::restoring::{Decided, fences};
 use super::turns::NodeTurn;
 use super::{lease, merge, not_held};
+use crate::backoff::{Backoff, jittered};
 use crate::domain::{
     Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token, Ttl,
 };
@@ -24,6 +29,11 @@ use crate::telemetry::traces;
 
 /// How long a node may take to get the lease back.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
+
+/// How often a renewal is tried that meets another request of its claim, and the pauses between.
+const TRIES_MAX: usize = 5;
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(80);
 
 /// How long a lease lasts at a node that alone has extended it: the shortest time that a node can keep one.
 const ENDED: Duration = Duration::from_millis(1);
@@ -56,7 +66,28 @@ enum RenewalDecision {
 }
 
 impl Core {
+    /// Renews, and does so again if another request of the claim has had other tokens recorded meanwhile.
     pub(super) async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: RenewOptions,
+        deadline: Instant,
+    ) -> StoreResult<Renewed> {
+        let mut pauses = Backoff::default();
+        for _ in 1..TRIES_MAX {
+            let renewed = self.renew_once(names, token, change, deadline).await;
+            let is_busy = |error: &StoreError| error.fault() == Fault::Busy;
+            let pause = jittered(pauses.next(PAUSE_MIN, PAUSE_MAX));
+            if !renewed.as_ref().is_err_and(is_busy) || Instant::now() + pause >= deadline {
+                return renewed;
+            }
+            sleep(pause).await;
+        }
+        self.renew_once(names, token, change, deadline).await
+    }
+
+    async fn renew_once(
         &self,
         names: &LockNames,
         token: Token,
@@ -68,6 +99,10 @@ impl Core {
             ..change
         };
         let begun = Instant::now();
+        let nodes_deadline = match change.ttl {
+            None => deadline,
+            Some(_) => of_change(deadline),
+        };
         let (decision, decided) = watch::channel(RenewalDecision::Open);
         let (sender, answers) = NodeAnswers::of(self.nodes.all().len());
         for at_node in self.nodes.in_turn(token) {
@@ -80,7 +115,7 @@ impl Core {
                 names: names.clone(),
                 token,
                 options,
-                deadline,
+                deadline: nodes_deadline,
                 decision: decided.clone(),
             };
             let sender = sender.clone();
@@ -88,7 +123,10 @@ impl Core {
             let run = part.run(move |answer| drop(sender.send((index, answer))));
             tokio::spawn(traces::inherit(run));
         }
-        let votes = answers.until(deadline, is_decided).await;
+        let votes = match change.ttl {
+            None => answers.until(deadline, is_decided).await,
+            Some(_) => answers.of_all(nodes_deadline).await,
+        };
         let majority = self.nodes.majority();
         if votes.received().filter_map(extended).count() < majority {
             if not_held::has_ended(&votes, names) {
@@ -317,59 +355,4 @@ impl RenewalPart {
         let shortened = self.node.renew(&self.names, self.token, shorten, deadline);
         let _ = answered_by(deadline, shortened).await;
     }
-}
-
-fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
-    match renewed {
-        Renewed::Extended(renewals) => Some(renewals),
-        Renewed::NotHolder(_) | Renewed::Mismatched(_) => None,
-    }
-}
-
-fn is_decided(votes: &ByNode<Renewed>) -> bool {
-    let refused = votes.received().filter(|vote| extended(vote).is_none());
-    refused.count() >= votes.majority() && not_held::agree(votes)
-        || agreed_fences(votes).is_some() && agree_on_terms(votes)
-}
-
-/// Whether a majority has extended leases with the same hold counts, TTLs and modes.
-fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
-    let extended = votes.received().filter_map(extended);
-    let leases = extended.map(|renewals| renewals.iter().map(|renewal| &renewal.lease));
-    lease::agree_on_terms(votes.majority(), leases)
-}
-
-/// The tokens that a majority of nodes has extended leases with.
-fn agreed_fences(votes: &ByNode<Renewed>) -> Option<Vec<Fence>> {
-    let extended = votes.received().filter_map(extended);
-    let all: Vec<_> = extended.map(|renewals| fences(renewals)).collect();
-    merge::agreed(votes.majority(), &all)
-}
-
-/// The attempt that may roll the leases back at a majority, if there is one. It may not be the one whose stream renews: that
-/// stream may have been taken over, and would end what nodes got back as granted to it.
-fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
-    let extended = votes.received().filter_map(extended);
-    let all: Vec<_> = extended
-        .map(|renewals| {
-            let first = renewals.first()?.withdrawable_by;
-            let mut each = renewals.iter();
-            first.filter(|_| each.all(|renewal| renewal.withdrawable_by == first))
-        })
-        .collect();
-    merge::agreed(votes.majority(), &all)?
-}
-
-/// The answer to a renewal that no majority has carried out.
-fn refusal(votes: &ByNode<Renewed>) -> StoreResult<Renewed> {
-    let majority = votes.majority();
-    let refused = votes.received().filter(|vote| extended(vote).is_none());
-    if refused.count() < majority && votes.received().count() < votes.0.len() {
-        return Err(votes.no_majority(Effect::MayBeDone));
-    }
-    let mut answers = votes.received();
-    if let Some(mismatched) = answers.find(|vote| matches!(vote, Renewed::Mismatched(_))) {
-        return Ok(mismatched.clone());
-    }
-    Ok(Renewed::NotHolder(not_held::merged(votes)))
 }

@@ -13,8 +13,8 @@ use super::lease;
 use super::nodes::{ByNode, NodeOperation, NodeStore, Nodes};
 use super::recording::changes;
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, HoldCount, Lease, LockName, LockNames, LockState,
-    LockView, Mode, RenewOptions, Renewal, Renewed, Rollback, RollbackRight, StepBack,
+    Acquired, Attempt, Claim, Fence, GrantKind, Holder, Lease, LockName, LockNames, LockState,
+    LockView, Mode, RenewOptions, Renewal, Renewed, Rollback, RollbackRight, StepBack, Ttl,
 };
 use crate::store::StoreResult;
 use crate::store::memory::wall_time;
@@ -121,9 +121,10 @@ impl Decided {
             // A node that alone has the lease shared keeps it so: nothing makes it exclusive there again.
             let mode = (has.holder.mode != decided.holder.mode).then_some(decided.holder.mode);
             let mode = mode.filter(|mode| *mode != Mode::Exclusive);
-            if mode.is_some() || self.drift.ttl_of_holder(has.ttl) != decided.ttl {
+            let ttl = self.missed_ttl(name, has.ttl, decided.ttl, deadline).await;
+            if mode.is_some() || ttl.is_some() {
                 let change = RenewOptions {
-                    ttl: Some(self.drift.kept_at_nodes(decided.ttl)),
+                    ttl: ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
                     mode,
                     rollback_right: RollbackRight::AsBefore,
                 };
@@ -137,9 +138,34 @@ impl Decided {
         Ok(())
     }
 
-    /// Whether a majority still has this hold count. The node may differ from it because another request has changed it there
-    /// already, which the other nodes have carried out since.
-    async fn is_still(&self, hold_count: HoldCount, name: &LockName, deadline: Instant) -> bool {
+    /// The TTL that the node has missed, if it has another one. A shorter one only if a majority still has the lease for no
+    /// longer than that: it may have been lengthened since, and the node may be one of a majority that knows.
+    async fn missed_ttl(
+        &self,
+        name: &LockName,
+        at_node: Ttl,
+        decided: Ttl,
+        deadline: Instant,
+    ) -> Option<Ttl> {
+        let has = self.drift.ttl_of_holder(at_node);
+        if has == decided {
+            return None;
+        }
+        let longest = self.drift.kept_at_nodes(decided).get();
+        let is_as_long = move |holder: &Holder| holder.expires_in <= longest;
+        let is_missed =
+            has.get() < decided.get() || self.is_still(name, deadline, is_as_long).await;
+        is_missed.then_some(decided)
+    }
+
+    /// Whether a majority still has the lease so. The node may differ because another request has changed it there already,
+    /// which the other nodes have carried out since.
+    async fn is_still(
+        &self,
+        name: &LockName,
+        deadline: Instant,
+        is_so: impl Fn(&Holder) -> bool,
+    ) -> bool {
         let (lock, claim) = (name.clone(), self.claim.token.digest(name));
         let look: NodeOperation<LockView> = Arc::new(move |node, deadline| {
             let lock = lock.clone();
@@ -148,7 +174,7 @@ impl Decided {
         let has_it = |view: &&LockView| match &view.state {
             LockState::Held(holders) => {
                 let mut listed = holders.listed.iter();
-                listed.any(|it| it.claim == claim && it.hold_count == hold_count)
+                listed.any(|it| it.claim == claim && is_so(it))
             }
             LockState::Free | LockState::Cooling { .. } => false,
         };
@@ -166,7 +192,8 @@ impl Decided {
         deadline: Instant,
     ) -> StoreResult<()> {
         let hold_count = decided.holder.hold_count;
-        if has.holder.hold_count == hold_count || !self.is_still(hold_count, name, deadline).await {
+        let is_as_deep = |holder: &Holder| holder.hold_count == hold_count;
+        if is_as_deep(&has.holder) || !self.is_still(name, deadline, is_as_deep).await {
             return Ok(());
         }
         let name = LockNames::from(name.clone());

@@ -179,13 +179,13 @@ impl Connector {
         let Some(Redirection::Ask(endpoint)) = &failure.redirection else {
             return Err(failure);
         };
-        let Ok(mut other) = self.open_at(endpoint).await else {
-            return Err(failure);
-        };
+        // To read it again changes nothing.
+        let passed_on = |error: Failure| failure.passed_on(error.before_any_command());
+        let mut other = self.open_at(endpoint).await.map_err(passed_on)?;
         let mut asking = redis::pipe();
         asking.cmd("ASKING").ignore().add_command(command.clone());
         let asked = asking.query_async(&mut other).await;
-        let (answer,) = asked.map_err(|error| failure.passed_on(Failure::of_first(&error)))?;
+        let (answer,) = asked.map_err(|error| passed_on(Failure::of_first(&error)))?;
         Ok(answer)
     }
 

@@ -232,8 +232,10 @@ impl Failure {
             Fault::ReadOnly => "it takes no writes: it lacks replicas, or cannot write to its disk",
             Fault::Unreplicated => return self.detail.clone(),
             Fault::Moving => {
-                "a slot is on its way to another node, and Redis refuses most requests for its locks until the move is \
-                 finished, or cancelled with CLUSTER SETSLOT … STABLE"
+                return format!(
+                    "a slot is on its way to another node, and Redis refuses most requests for its locks until then; {}",
+                    redirection::HOW_TO_END
+                );
             }
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Crowded => "its database has too many keys",

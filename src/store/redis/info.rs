@@ -226,6 +226,8 @@ impl ServerInfo {
         let policy = &self.maxmemory_policy;
         let (is_fine, detail) = match policy.as_str() {
             "noeviction" => (true, "maxmemory-policy is noeviction".to_owned()),
+            // A Sentinel has none.
+            "" => (true, "maxmemory-policy is not known".to_owned()),
             _ if Some(policy.as_str()) == accepted => (
                 true,
                 format!("maxmemory-policy {policy} may evict leases; accepted by name"),

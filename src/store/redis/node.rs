@@ -245,9 +245,10 @@ impl Node {
         let connector = self.pool.connector();
         let opening = timeout_at(deadline, connector.open_at(endpoint)).await;
         let mut other = match opening {
-            Ok(opened) => opened.map_err(Failure::before_any_command)?,
-            Err(_) => return Err(Failure::timed_out().before_any_command()),
-        };
+            Ok(opened) => opened,
+            Err(_) => Err(Failure::timed_out()),
+        }
+        .map_err(|error| failure.passed_on(error.before_any_command()))?;
         match timeout_at(deadline, request.send_asking(&mut other, command)).await {
             Ok(answer) => answer.map_err(|error| failure.passed_on(Failure::of_first(&error))),
             Err(_) => Err(Failure::timed_out()),

@@ -21,6 +21,10 @@ const NOT_LOCAL: [&str; 2] = [
     "undeclared keys were accessed during rehashing",
 ];
 
+/// How an operator ends a move that does not go on.
+pub(super) const HOW_TO_END: &str =
+    "finish the move, or move the slot's keys back and cancel it with CLUSTER SETSLOT … STABLE";
+
 impl Redirection {
     /// Reads what follows ASK: the slot, and host and port of a node.
     pub(super) fn ask(detail: &str) -> Option<Self> {
@@ -38,13 +42,18 @@ pub(super) fn is_not_local(detail: &str) -> bool {
 impl Failure {
     /// The failure of a command that one node passed on to another with this failure, and that failed there with the other.
     /// A node sends back what it was passed if it does not import the slot: the move was begun at one node alone, or
-    /// has just ended.
+    /// has just ended. If nothing was sent to it, because it does not answer, the node that passed it on is fine.
     pub(super) fn passed_on(&self, other: Self) -> Self {
-        if other.redirection != Some(Redirection::Moved) {
+        let is_silent = matches!(other.fault, Fault::Io | Fault::Timeout | Fault::Busy);
+        let why = if other.redirection == Some(Redirection::Moved) {
+            "and that node does not import the slot"
+        } else if is_silent && !other.may_be_done {
+            "and that node does not answer"
+        } else {
             return other;
-        }
+        };
         let mut own = self.clone();
-        own.detail += ", and that node does not import the slot; finish the move, or cancel it with CLUSTER SETSLOT … STABLE";
+        own.detail = format!("{}, {why}; {}", own.detail, HOW_TO_END);
         own
     }
 

@@ -74,6 +74,8 @@ struct SentinelAnswer {
     primary: Endpoint,
     /// The other Sentinels that it knows.
     others: Vec<Endpoint>,
+    /// How many of them it needs to call the primary down.
+    quorum: usize,
 }
 
 impl Sentinels {
@@ -261,6 +263,7 @@ impl SentinelAnswer {
             epoch: state.get("config-epoch")?.parse().ok()?,
             primary: (host, port.parse().ok()?),
             others: others.iter().filter_map(endpoint).collect(),
+            quorum: state.get("quorum").and_then(|it| it.parse().ok())?,
         })
     }
 }
@@ -304,9 +307,12 @@ fn is_majority(answers: &HashMap<String, SentinelAnswer>) -> bool {
     !answers.is_empty() && answers.len() > total(answers) / 2
 }
 
-/// How many Sentinels there are, as far as those that have answered know.
+/// How many Sentinels there are, as far as those that have answered know. One that was started a moment ago, or reset, knows
+/// no others yet, but that there are as many as its quorum.
 fn total(answers: &HashMap<String, SentinelAnswer>) -> usize {
-    let known = answers.values().map(|answer| answer.others.len() + 1);
+    let known = answers
+        .values()
+        .map(|answer| answer.quorum.max(answer.others.len() + 1));
     known.max().unwrap_or(0)
 }
 

@@ -24,7 +24,11 @@ impl Table {
             self.lease(key).is_some_and(|record| {
                 let has_passed = |attempt| record.receivers.have_passed(attempt);
                 let is_reported = record.fence == change.proposed || record.fence == change.decided;
-                is_reported && !change.attempt.is_some_and(has_passed)
+                let is_lowered = change.decided < record.fence;
+                let is_last = |attempt| record.receivers.may_be_withdrawn_by(attempt);
+                is_reported
+                    && !change.attempt.is_some_and(has_passed)
+                    && (!is_lowered || change.attempt.is_some_and(is_last))
             })
         });
         if !is_held || changes.len() != claim.keys.len() {

@@ -69,6 +69,9 @@ async fn a_suitable_redis_has_nothing_to_improve() {
     ] {
         assert_found(&examined, check, "ok", part);
     }
+    // Its lock does not lengthen what new grants would wait after a loss.
+    let longest_ttl = server.command(&["GET", "lh:1:{0}:ttl"]).await;
+    assert_eq!(longest_ttl, redis::Value::BulkString(b"3000".to_vec()));
     let mut command = leasehold(&["doctor", "--store", &store]);
     let table = String::from_utf8(command.output().unwrap().stdout).unwrap();
     assert!(table.starts_with("STATUS  CHECK"), "{table}");

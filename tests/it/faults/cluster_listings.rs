@@ -33,6 +33,23 @@ async fn a_listing_waits_for_a_slot_that_moves_and_has_its_locks_once() {
     assert_eq!(listed, all_names(&held));
 }
 
+/// `redis-cli --cluster reshard` begins a move so, and a move that was ended at one node alone leaves a mark at the other.
+#[tokio::test]
+async fn a_listing_does_not_wait_for_a_slot_that_its_owner_does_not_move() {
+    let cluster = RedisCluster::start(2, RedisOptions::forgetful()).await;
+    let store = store(&cluster, NO_CHECKS).await;
+    let held = many_held(&store).await;
+    let slot = cluster.slot_of_lock(lock_of(&held[0]).as_str()).await;
+    let from = cluster.owner(slot).await;
+    let to = 1 - from;
+    cluster.import(slot, from, to).await;
+    assert_eq!(listed(&store).await, all_names(&held));
+    cluster.begin_move(slot, from, to).await;
+    cluster.move_keys(slot, from, to).await;
+    cluster.assign(slot, to, to).await;
+    assert_eq!(listed(&store).await, all_names(&held));
+}
+
 /// The connections of some parts still lead to where their slots were.
 #[tokio::test]
 async fn a_listing_has_all_locks_when_no_request_has_noticed_that_slots_have_moved() {

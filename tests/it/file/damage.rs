@@ -201,8 +201,10 @@ fn a_directory_that_cannot_be_made_is_refused() {
     let directory = stores::directory();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let said = refused(&file.join("store"));
-    assert!(said.contains("cannot use the directory"), "{said}");
+    for path in [&file, &file.join("store")] {
+        let said = refused(path);
+        assert!(said.contains("a file is in its place"), "{said}");
+    }
 }
 
 /// A creation that was cut short leaves a file of another name.

@@ -135,13 +135,21 @@ async fn every_later_token_of_the_bucket_is_larger_than_a_decided_one(node: &Nod
 
 async fn a_smaller_token_is_decided_without_lowering_the_counter(node: &NodeFixture) {
     let claim = claim();
-    let proposed = node.fixture.granted(&claim).await.holder.fence;
+    let attempt = Attempt::random();
+    let granted = node.fixture.attempt(&claim, attempt).await;
+    let lease = leases_granted(granted.expect("it answers")).remove(0);
+    let proposed = lease.holder.fence;
     let decided = Fence::new(proposed.get() - 50_000).expect("it is in range");
-    let change = FenceChange {
+    let of_nobody = FenceChange {
         proposed,
         decided,
         is_recorded: false,
         attempt: None,
+    };
+    assert_eq!(node.assign(&claim, &[of_nobody]).await, Assigned::NotHeld);
+    let change = FenceChange {
+        attempt: Some(attempt),
+        ..of_nobody
     };
     node.assign(&claim, &[change]).await;
     assert_eq!(node.fence(&claim).await, decided);
@@ -209,13 +217,17 @@ async fn a_lease_is_assigned_nothing_for_an_attempt_before_the_last_one_until_it
         let held = Assigned::Held(vec![]);
         assert_eq!(node.assign(&claim, &[last]).await, held);
         assert_eq!(node.fence(&claim).await, last.decided);
-        // No attempt may roll it back any more.
+        // No attempt may roll it back any more, and whoever was told its token keeps that.
         node.fixture.renewed(&claim, None).await;
-        let late = FenceChange {
+        let by = |by| Fence::new(last.decided.get() + by).expect("it is far from the end");
+        let late = |decided| FenceChange {
             proposed: last.decided,
+            decided,
             ..recorded
         };
-        assert_eq!(node.assign(&claim, &[late]).await, held);
+        let lowered = node.assign(&claim, &[late(recorded.decided)]).await;
+        assert_eq!(lowered, Assigned::NotHeld);
+        assert_eq!(node.assign(&claim, &[late(by(1))]).await, held);
     }
 }
 
@@ -305,7 +317,9 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
     };
     // Farther ahead than a busy machine takes for the grant that follows, which would get the time as its token.
     let change = raised(&node.fixture.granted(&first).await, 3_600_000_000);
-    let lease = node.fixture.granted(&second).await;
+    let attempt = Attempt::random();
+    let granted = node.fixture.attempt(&second, attempt).await;
+    let lease = leases_granted(granted.expect("it answers")).remove(0);
     node.assign(&first, &[change]).await;
     let given = FenceChange {
         proposed: lease.holder.fence,
@@ -325,7 +339,7 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
         proposed: larger.decided,
         decided: lease.holder.fence,
         is_recorded: true,
-        attempt: None,
+        attempt: Some(attempt),
     };
     assert_eq!(node.assign(&second, &[recorded]).await, held);
 }

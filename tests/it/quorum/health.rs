@@ -50,7 +50,8 @@ async fn a_node_that_is_down_and_one_that_is_unfit_leave_no_majority() {
     let health = health_of([down(), unfit(), fit()]);
     let why = "too few nodes vote: node 2: it evicts keys";
     assert_eq!(health.refused.as_deref(), Some(why));
-    let nothing = "1 of 3 nodes vote, 2 are needed: nothing is granted; bring nodes back";
+    let nothing = "1 of 3 nodes vote, 2 are needed: nothing is granted until more nodes vote; their own \
+                   checks say why they do not";
     assert_eq!(health.findings[0].detail, nothing);
     for minority in [down(), unfit()] {
         let health = health_of([minority, fit(), fit()]);

@@ -195,12 +195,18 @@ impl RedisCluster {
     }
 
     pub(crate) async fn begin_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, ids) = (slot.to_string(), [self.id(from).await, self.id(to).await]);
-        self.nodes[to]
-            .command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[0]])
-            .await;
+        self.import(slot, from, to).await;
+        let (slot, id) = (slot.to_string(), self.id(to).await);
         self.nodes[from]
-            .command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]])
+            .command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id])
+            .await;
+    }
+
+    /// Has a node expect a slot, which is the first step of a move.
+    pub(crate) async fn import(&self, slot: u16, from: usize, to: usize) {
+        let (slot, id) = (slot.to_string(), self.id(from).await);
+        self.nodes[to]
+            .command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id])
             .await;
     }
 
@@ -251,12 +257,17 @@ impl RedisCluster {
 
     /// Ends a move of which no key has moved.
     pub(crate) async fn cancel_move(&self, slot: u16, from: usize, to: usize) {
-        let slot = slot.to_string();
         for node in [from, to] {
-            self.nodes[node]
-                .command(&["CLUSTER", "SETSLOT", &slot, "STABLE"])
-                .await;
+            self.cancel_move_at(slot, node).await;
         }
+    }
+
+    /// The same at one of the two nodes.
+    pub(crate) async fn cancel_move_at(&self, slot: u16, node: usize) {
+        let slot = slot.to_string();
+        self.nodes[node]
+            .command(&["CLUSTER", "SETSLOT", &slot, "STABLE"])
+            .await;
     }
 
     /// The primary that has a slot, as the first node knows it.

@@ -3,6 +3,7 @@
 use super::partitions;
 use super::topology::{NodeLine, Topology};
 use crate::store::Finding;
+use crate::store::redis::redirection::HOW_TO_END;
 
 /// A slot of a partition that is on its way, as one of the two nodes knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,19 +31,29 @@ impl SlotMove {
 }
 
 impl Topology {
+    /// The slots that their owners give away. What another node knows of a move is not yet true, or is left over from one:
+    /// it has none of the keys.
+    pub(super) fn leaving(&self) -> impl Iterator<Item = (&NodeLine, &SlotMove)> {
+        let partitions = 0..partitions::COUNT;
+        partitions.filter_map(|partition| {
+            let (owner, slot) = (self.owner(partition)?, partitions::slot(partition));
+            let mut moves = owner.moves.iter();
+            let leaving = moves.find(|it| it.is_leaving && it.slot == slot);
+            leaving.map(|it| (owner, it))
+        })
+    }
+
     /// The slots of which Redis refuses most requests, because their owners give them away.
     pub(in crate::store::redis) fn moving_finding(&self) -> Option<Finding> {
-        let moving = self.nodes.values().flat_map(|node| {
-            let leaving = node.moves.iter().filter(|it| it.is_leaving);
-            leaving.map(|it| self.sentence(node, it))
-        });
-        let moving: Vec<_> = moving.collect();
+        let moving: Vec<_> = self
+            .leaving()
+            .map(|(owner, slot_move)| self.sentence(owner, slot_move))
+            .collect();
         (!moving.is_empty()).then(|| Finding {
             topic: "moving_slots",
             is_fine: false,
             detail: format!(
-                "{}; Redis refuses most requests for locks in such a slot until the move is finished, or cancelled with \
-                 CLUSTER SETSLOT … STABLE",
+                "{}; Redis refuses most requests for locks in such a slot until then; {HOW_TO_END}",
                 moving.join(", ")
             ),
         })
@@ -63,6 +74,9 @@ impl Topology {
         match self.answered.contains(other) && !target.is_some_and(imports) {
             true => {
                 format!("slot {slot} is MIGRATING from {from} to {to}, which does not import it")
+            }
+            false if target.is_some_and(|target| !target.is_healthy) => {
+                format!("slot {slot} is on its way from {from} to {to}, which is down")
             }
             false => format!("slot {slot} is on its way from {from} to {to}"),
         }
@@ -95,7 +109,7 @@ mod tests {
             };
             node_lines(&(line("a", 1, of_a) + &line("b", 2, of_b)), "")
         };
-        let leaving = answer(&format!("[{slot}->-b]"), "");
+        let leaving = answer(&format!("0-16383 [{slot}->-b]"), "");
         let importing = answer("", &format!("[{slot}-<-a]"));
         let said = |answers: &[Vec<NodeLine>]| {
             let finding = Topology::of(answers).moving_finding()?;
@@ -108,7 +122,12 @@ mod tests {
         let half = format!(
             "slot {slot} is MIGRATING from 127.0.0.1:1 to 127.0.0.1:2, which does not import it"
         );
-        assert_eq!(said(&[answer("", "7"), leaving]), Some(half));
+        assert_eq!(said(&[answer("", "7"), leaving.clone()]), Some(half));
+        let mut down = leaving;
+        down[1].is_healthy = false;
+        let begun =
+            format!("slot {slot} is on its way from 127.0.0.1:1 to 127.0.0.1:2, which is down");
+        assert_eq!(said(&[down]), Some(begun));
         // Its owner does not know of the move, and refuses nothing.
         assert_eq!(said(&[answer("7", ""), importing]), None);
     }

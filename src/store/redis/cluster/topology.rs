@@ -71,14 +71,13 @@ impl Topology {
         (0..self.owners.len()).filter(is_beside).collect()
     }
 
-    /// Whether no slot is on its way, as every healthy primary has said.
+    /// Whether no owner gives a slot away, as every healthy primary has said.
     pub(in crate::store::redis) fn is_settled(&self) -> bool {
         let mut primaries = self
             .nodes
             .values()
             .filter(|it| it.is_primary && it.is_healthy);
-        primaries.all(|node| self.answered.contains(&node.id))
-            && self.nodes.values().all(|node| node.moves.is_empty())
+        primaries.all(|node| self.answered.contains(&node.id)) && self.leaving().next().is_none()
     }
 
     /// The partitions that a primary has.
@@ -275,10 +274,21 @@ mod tests {
         };
         assert!(!Topology::of(&[answer_of("a")]).is_settled());
         assert!(Topology::of(&[answer_of("a"), answer_of("b")]).is_settled());
-        let mut moving = answer_of("b");
-        let word = format!("[{}->-a]", partitions::slot(3));
-        moving[1].moves.extend(SlotMove::parse(&word));
-        assert!(!Topology::of(&[answer_of("a"), moving]).is_settled());
+        let moving = |id, number: usize, word: &str| {
+            let word = word.replace("SLOT", &partitions::slot(3).to_string());
+            let mut lines = answer_of(id);
+            lines[number].moves.extend(SlotMove::parse(&word));
+            Topology::of(&[lines, answer_of(if id == "a" { "b" } else { "a" })])
+        };
+        let leaving = moving("a", 0, "[SLOT->-b]");
+        assert!(!leaving.is_settled());
+        assert!(leaving.moving_finding().is_some());
+        // The move has not begun, or is over: the owner has all keys.
+        for of_other in ["[SLOT-<-a]", "[SLOT->-a]"] {
+            let settled = moving("b", 1, of_other);
+            assert!(settled.is_settled(), "{of_other}");
+            assert!(settled.moving_finding().is_none(), "{of_other}");
+        }
     }
 
     #[test]

@@ -20,7 +20,8 @@ for number = 1, #KEYS / 2 do
         return { request, NOT_HELD }
     end
     local last_attempt = lock.held.attempt
-    if attempt ~= '' and last_attempt ~= attempt and last_attempt ~= NO_ATTEMPT then
+    local has_passed = attempt ~= '' and last_attempt ~= attempt and last_attempt ~= NO_ATTEMPT
+    if has_passed or decided < lock.held.fence and last_attempt ~= attempt then
         return { request, NOT_HELD }
     end
     -- The counter of an unused bucket is the negated epoch.

@@ -26,8 +26,8 @@ const LOOK_MAX: Duration = Duration::from_millis(500);
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Why a node has no vote: operators see these sentences.
-pub(in crate::store::redis) const EMPTY: &str = "it is empty, and too few of the other nodes of the quorum have \
-     answered since, or one of them grants nothing for a moment";
+pub(in crate::store::redis) const EMPTY: &str = "it is empty, and asks the other nodes of the quorum which leases \
+     it may have lost: too few of them have answered so far, or one that has just restarted is waited for";
 pub(in crate::store::redis) const SAME: &str =
     "it is another node of the quorum as well, which has one vote";
 

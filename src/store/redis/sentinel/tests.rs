@@ -9,6 +9,7 @@ fn answers(known: &[(&str, usize)]) -> HashMap<String, SentinelAnswer> {
             epoch: 0,
             primary: (String::new(), 0),
             others: vec![(String::new(), 0); *others],
+            quorum: 1,
         };
         ((*id).to_owned(), answer)
     });
@@ -43,6 +44,7 @@ fn of_primaries_with_the_same_epoch_the_one_that_most_sentinels_name_counts() {
             epoch: *epoch,
             primary: (String::new(), *port),
             others: Vec::new(),
+            quorum: 1,
         });
         elected(answers).map(|(_, port)| port)
     };
@@ -67,4 +69,13 @@ fn more_than_half_of_the_sentinels_have_to_answer() {
         "the largest number counts"
     );
     assert!(!is_majority(&answers(&[])));
+}
+
+#[test]
+fn a_sentinel_that_has_met_no_other_yet_is_not_all_of_them() {
+    let mut forgetful = answers(&[("a", 0)]);
+    forgetful.get_mut("a").expect("it is there").quorum = 2;
+    assert!(!is_majority(&forgetful));
+    forgetful.extend(answers(&[("b", 1)]));
+    assert!(is_majority(&forgetful));
 }

@@ -164,6 +164,39 @@ async fn a_slot_that_only_its_owner_moves_is_named_and_its_leases_can_be_renewed
     replica.granted(&rival(&held)).await;
 }
 
+/// The owner is fine, and passes every request for a missing key on.
+#[tokio::test]
+async fn a_slot_on_its_way_to_a_node_that_has_gone_is_named() {
+    let mut cluster = cluster().await;
+    let replica = super::replica(&cluster).await;
+    let (held, slot) = held_on(0, &cluster, &replica).await;
+    cluster.needs_no_full_coverage().await;
+    cluster.begin_move(slot, 0, 1).await;
+    cluster.move_keys(slot, 0, 1).await;
+    cluster.nodes[1].kill();
+    let [from, to] = [0, 1].map(|number| cluster.nodes[number].address());
+    eventually("the refusal names the move", async || {
+        let renewed = replica.renew(&held).await;
+        let error = renewed.expect_err("its keys are at the other node");
+        let is_named = error.detail().contains("that node does not answer");
+        (error.fault() == Fault::Moving && is_named).then_some(())
+    })
+    .await;
+    eventually("the node that is down is named", async || {
+        let health = replica.service.store_health();
+        let says = |topic, is_fine, text: &str| {
+            let mut findings = health.findings.iter();
+            findings.any(|found| {
+                (found.topic, found.is_fine) == (topic, is_fine) && found.detail.starts_with(text)
+            })
+        };
+        let named = format!("slot {slot} is on its way from {from} to {to}, which is down");
+        let is_named = says("moving_slots", false, &named);
+        (is_named && says("node", true, &from.to_string())).then_some(())
+    })
+    .await;
+}
+
 /// Why Redis refuses a rival, for longer than a process uses its connections if it cannot open others; none if the lease
 /// could not be renewed all the time.
 async fn refusals_while_renewed(replica: &Replica, held: &Claim) -> Option<Vec<Fault>> {

@@ -1,0 +1,64 @@
+//! What the answers of the nodes to a renewal mean together.
+
+use super::super::nodes::{ByNode, Effect};
+use super::super::restoring::fences;
+use super::super::{lease, merge, not_held};
+use crate::domain::{Attempt, Fence, Renewal, Renewed};
+use crate::store::StoreResult;
+
+/// The leases that a node has extended.
+pub(super) fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
+    match renewed {
+        Renewed::Extended(renewals) => Some(renewals),
+        Renewed::NotHolder(_) | Renewed::Mismatched(_) => None,
+    }
+}
+
+/// Whether further answers make no difference.
+pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
+    let refused = votes.received().filter(|vote| extended(vote).is_none());
+    refused.count() >= votes.majority() && not_held::agree(votes)
+        || agreed_fences(votes).is_some() && agree_on_terms(votes)
+}
+
+/// Whether a majority has extended leases with the same hold counts, TTLs and modes.
+pub(super) fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
+    let extended = votes.received().filter_map(extended);
+    let leases = extended.map(|renewals| renewals.iter().map(|renewal| &renewal.lease));
+    lease::agree_on_terms(votes.majority(), leases)
+}
+
+/// The tokens that a majority of nodes has extended leases with.
+pub(super) fn agreed_fences(votes: &ByNode<Renewed>) -> Option<Vec<Fence>> {
+    let extended = votes.received().filter_map(extended);
+    let all: Vec<_> = extended.map(|renewals| fences(renewals)).collect();
+    merge::agreed(votes.majority(), &all)
+}
+
+/// The attempt that may roll the leases back at a majority, if there is one. It may not be the one whose stream renews: that
+/// stream may have been taken over, and would end what nodes got back as granted to it.
+pub(super) fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
+    let extended = votes.received().filter_map(extended);
+    let all: Vec<_> = extended
+        .map(|renewals| {
+            let first = renewals.first()?.withdrawable_by;
+            let mut each = renewals.iter();
+            first.filter(|_| each.all(|renewal| renewal.withdrawable_by == first))
+        })
+        .collect();
+    merge::agreed(votes.majority(), &all)?
+}
+
+/// The answer to a renewal that no majority has carried out.
+pub(super) fn refusal(votes: &ByNode<Renewed>) -> StoreResult<Renewed> {
+    let majority = votes.majority();
+    let refused = votes.received().filter(|vote| extended(vote).is_none());
+    if refused.count() < majority && votes.received().count() < votes.0.len() {
+        return Err(votes.no_majority(Effect::MayBeDone));
+    }
+    let mut answers = votes.received();
+    if let Some(mismatched) = answers.find(|vote| matches!(vote, Renewed::Mismatched(_))) {
+        return Ok(mismatched.clone());
+    }
+    Ok(Renewed::NotHolder(not_held::merged(votes)))
+}

@@ -1,0 +1,105 @@
+//! Changes of a lease that reach a node late, after a later change by another process was answered: they undo nothing.
+
+use std::time::Duration;
+
+use leasehold::domain::{Claim, Mode, Released};
+use leasehold::store::{Deadlines, LockStore};
+use tokio::time::{Instant, sleep};
+
+use super::nodes::{Process, has_granted, plain_stores};
+use crate::support::fixture::{
+    LONG, assert_held, at_depth, claim, hold_count, in_mode, lock_of, only, reader, rival,
+};
+use crate::support::scripted_store::Behavior;
+
+const STEP: Duration = Duration::from_millis(10);
+
+/// Three processes on the same nodes.
+fn processes() -> [Process; 3] {
+    let shared = plain_stores(3);
+    [(); 3].map(|()| Process::on(&shared))
+}
+
+/// The first change reaches the third node late, and the second one misses the second node, where the lease ends.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_lengthened_lasts_although_a_renewal_before_is_late() {
+    let short = STEP * 10;
+    for (first_ttl, ttl) in [(LONG, Some(short)), (short, None)] {
+        let [first, second, other] = processes();
+        let claim = Claim {
+            ttl: leasehold::domain::Ttl::from_store(first_ttl),
+            ..claim()
+        };
+        first.fixture.granted(&claim).await;
+        first.settled().await;
+        first.behaves(&[2], &Behavior::Delayed(STEP * 4));
+        second.behaves(&[1], &Behavior::Delayed(STEP * 15));
+        first.fixture.renewed(&claim, ttl).await;
+        let lease = second.fixture.renewed(&claim, Some(LONG)).await.lease;
+        assert!(lease.holder.expires_in > LONG / 2);
+        sleep(short * 10).await;
+        assert_held(&other.fixture.acquire(&rival(&claim)).await);
+        second.behaves(&[1], &Behavior::Answered);
+        second.fixture.renewed(&claim, None).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_is_late_at_a_node_ends_no_claim_that_was_granted_after_it() {
+    let [first, second, other] = processes();
+    let old = reader(&claim());
+    first.fixture.granted(&old).await;
+    first.settled().await;
+    first.behaves(&[2], &Behavior::Delayed(STEP * 15));
+    second.behaves(&[1], &Behavior::Delayed(STEP * 80));
+    let deadlines = Deadlines {
+        step: STEP * 200,
+        end: Instant::now() + STEP * 200,
+    };
+    let evicted = first.quorum.evict(lock_of(&old), "a test", deadlines).await;
+    assert_eq!(evicted.expect("the nodes answer").holders.total, 1);
+    let new = reader(&rival(&old));
+    assert!(has_granted(second.acquire(&new).await));
+    sleep(STEP * 20).await;
+    let exclusive = in_mode(&rival(&old), Mode::Exclusive);
+    assert_held(&other.fixture.acquire(&exclusive).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_back_and_a_re_entry_last_although_the_change_before_is_late() {
+    for enters_last in [false, true] {
+        let [first, second, _] = processes();
+        let claim = claim();
+        let deep = at_depth(&claim, 3);
+        let enter = async |process: &Process| {
+            assert!(has_granted(process.acquire(&deep).await));
+        };
+        let step_back = async |process: &Process| {
+            let stepped_back = process.fixture.step_back(&claim, 1).await;
+            assert!(matches!(stepped_back, Released::SteppedBack(_)));
+        };
+        let begun = if enters_last { &deep } else { &claim };
+        first.fixture.granted(begun).await;
+        first.settled().await;
+        first.behaves(&[2], &Behavior::Delayed(STEP * 4));
+        second.without(&[1]);
+        match enters_last {
+            false => {
+                enter(&first).await;
+                step_back(&second).await;
+            }
+            true => {
+                step_back(&first).await;
+                enter(&second).await;
+            }
+        }
+        sleep(STEP * 20).await;
+        second.without(&[]);
+        let expected = hold_count(if enters_last { 3 } else { 1 });
+        let renewal = second.fixture.renewed(&claim, None).await;
+        assert_eq!(renewal.lease.holder.hold_count, expected);
+        second.settled().await;
+        let shown = only(second.fixture.holders(lock_of(&claim)).await);
+        assert_eq!(shown.hold_count, expected);
+    }
+}
