@@ -9,6 +9,7 @@
 
 mod acquire;
 mod attempts;
+mod busy;
 mod counting;
 mod decision;
 mod disagreement;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Core;
+use super::busy::BusyTries;
 use super::late_changes::of_change;
 use super::nodes::{ByNode, Effect, NodeOperation, Tries};
 use super::{lease, merge};
@@ -73,6 +74,23 @@ impl Core {
     }
 
     pub(super) async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        step_back: Option<StepBack>,
+        deadline: Instant,
+    ) -> StoreResult<Vec<Released>> {
+        let mut tries = BusyTries::default();
+        loop {
+            let released = self.release_once(names, token, step_back, deadline).await;
+            // A release is repeated at the nodes anyway.
+            if step_back.is_none() || !tries.again(&released, deadline).await {
+                return released;
+            }
+        }
+    }
+
+    async fn release_once(
         &self,
         names: &LockNames,
         token: Token,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use self::votes::{agree_on_terms, agreed_fences, extended, is_decided, refusal, withdrawable_by};
 use super::Core;
+use super::busy::BusyTries;
 use super::drift::TokenLead;
 use super::follow_ups::FollowUps;
 use super::late_changes::of_change;
@@ -18,7 +19,6 @@ use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::restoring::{Decided, fences};
 use super::turns::NodeTurn;
 use super::{lease, merge, not_held};
-use crate::backoff::{Backoff, jittered};
 use crate::domain::{
     Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token, Ttl,
 };
@@ -29,11 +29,6 @@ use crate::telemetry::traces;
 
 /// How long a node may take to get the lease back.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
-
-/// How often a renewal is tried that meets another request of its claim, and the pauses between.
-const TRIES_MAX: usize = 5;
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_millis(80);
 
 /// How long a lease lasts at a node that alone has extended it: the shortest time that a node can keep one.
 const ENDED: Duration = Duration::from_millis(1);
@@ -66,7 +61,7 @@ enum RenewalDecision {
 }
 
 impl Core {
-    /// Renews, and does so again if another request of the claim has had other tokens recorded meanwhile.
+    /// Renews, and does so again if another request of the claim is deciding on other tokens.
     pub(super) async fn renew(
         &self,
         names: &LockNames,
@@ -74,17 +69,13 @@ impl Core {
         change: RenewOptions,
         deadline: Instant,
     ) -> StoreResult<Renewed> {
-        let mut pauses = Backoff::default();
-        for _ in 1..TRIES_MAX {
+        let mut tries = BusyTries::default();
+        loop {
             let renewed = self.renew_once(names, token, change, deadline).await;
-            let is_busy = |error: &StoreError| error.fault() == Fault::Busy;
-            let pause = jittered(pauses.next(PAUSE_MIN, PAUSE_MAX));
-            if !renewed.as_ref().is_err_and(is_busy) || Instant::now() + pause >= deadline {
+            if !tries.again(&renewed, deadline).await {
                 return renewed;
             }
-            sleep(pause).await;
         }
-        self.renew_once(names, token, change, deadline).await
     }
 
     async fn renew_once(

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Claim, Fence, LockState, Mode, RenewOptions, Renewed, RollbackRight,
+    Acquired, Claim, Fence, LockState, Mode, Released, RenewOptions, Renewed, RollbackRight,
 };
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::sleep;
 
 use super::nodes::{Process, has_granted, stores, unreachable};
-use crate::support::fixture::{claim, deadline, in_mode, lock_of, only, permits, rival};
+use crate::support::fixture::{at_depth, claim, deadline, in_mode, lock_of, only, permits, rival};
 use crate::support::scripted_store::Behavior;
 
 /// By how much the clocks of the nodes differ.
@@ -150,5 +150,27 @@ async fn a_renewal_does_not_change_the_token_of_a_repeated_request() {
         assert!(earlier < repeated, "the third node proposes it");
         stays(&first, &claim, repeated).await;
         first.settled().await;
+    }
+}
+
+/// Nodes have the lease with different tokens until the first process has decided.
+#[tokio::test(start_paused = true)]
+async fn a_step_back_waits_for_the_token_that_is_being_decided() {
+    let shared = stores(&[Duration::ZERO, AHEAD, AHEAD * 2]);
+    let [first, second] = [Process::on(&shared), Process::on(&shared)];
+    for node in &first.nodes {
+        node.next_assignments([Behavior::Delayed(STEP * 20)]);
+    }
+    let claim = claim();
+    let deep = at_depth(&claim, 3);
+    let stepping_back = async {
+        sleep(STEP).await;
+        second.fixture.step_back(&claim, 2).await
+    };
+    let (granted, stepped_back) = tokio::join!(first.acquire(&deep), stepping_back);
+    let granted = told(granted);
+    match stepped_back {
+        Released::SteppedBack(lease) => assert_eq!(lease.holder.fence, granted),
+        other => panic!("it holds the lock, but: {other:?}"),
     }
 }
