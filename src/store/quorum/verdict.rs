@@ -63,7 +63,7 @@ pub(super) enum Verdict {
 /// Whether further answers make no difference.
 pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
     let majority = votes.majority();
-    if released(votes).is_some() {
+    if released(votes).is_some() && held_before(votes) + votes.missing() < majority {
         return true;
     }
     if granted(votes).count() >= majority {
@@ -179,14 +179,14 @@ fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
 /// Whether the claim may hold its locks since an earlier request: nodes have its leases from then, and with those that
 /// have not answered they would be a majority. What another node says against it may be left from before.
 fn may_hold_already(votes: &ByNode<Acquired>) -> bool {
-    let before = granted(votes).filter(|granted| granted.kind != GrantKind::New);
+    let before = held_before(votes);
     let silent = votes.0.iter().filter(|vote| match vote {
         Some(Ok(_)) => false,
         // A node without room has none of its leases, because to repeat their grant would need no room.
         Some(Err(StoreError::Unavailable { fault, .. })) => !fault.is_full(),
         Some(Err(StoreError::Unknown { .. })) | None => true,
     });
-    let (before, silent) = (before.count(), silent.count());
+    let silent = silent.count();
     before > 0 && before + silent >= votes.majority()
 }
 
@@ -195,8 +195,7 @@ fn may_hold_already(votes: &ByNode<Acquired>) -> bool {
 /// lack the leases, and would grant them anew, with another token.
 fn held_shared(votes: &ByNode<Acquired>) -> Option<Acquired> {
     let majority = votes.majority();
-    let before = granted(votes).filter(|granted| granted.kind != GrantKind::New);
-    let before = before.count();
+    let before = held_before(votes);
     let shared = || votes.received().filter(|vote| is_shared(vote));
     let is_held = before < majority && before + shared().count() >= majority;
     shared().next().filter(|_| is_held).cloned()
@@ -210,10 +209,19 @@ fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
         .or_else(|| common_refusal(votes, &REFUSALS_OF_NODES, least))
 }
 
-/// The answer of a node that remembers the claim's release, whatever the others have. Only the claim's own client releases
-/// it, and one of the others may have missed that, and another one the grant: they would grant it again.
+/// The answer of a node that remembers the claim's release, unless a majority has its leases from before. Only the claim's
+/// own client releases it, and one of the others may have missed that, and another one the grant: they would grant it
+/// again. But if a majority has the leases still, no majority has released them: the node has, for a stream that was
+/// closed when another one had taken them over.
 fn released(votes: &ByNode<Acquired>) -> Option<Acquired> {
-    common_refusal(votes, &[was_released], 1)
+    let is_held = held_before(votes) >= votes.majority();
+    common_refusal(votes, &[was_released], 1).filter(|_| !is_held)
+}
+
+/// How many nodes have its leases from before.
+fn held_before(votes: &ByNode<Acquired>) -> usize {
+    let before = granted(votes).filter(|granted| granted.kind != GrantKind::New);
+    before.count()
 }
 
 /// The first of these kinds of answers that at least `least` nodes give.

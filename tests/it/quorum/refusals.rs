@@ -89,6 +89,30 @@ async fn a_claim_whose_release_was_answered_is_not_granted_again_at_another_proc
     assert_eq!(answer, ended(&claim, NotHolder::Released));
 }
 
+/// As a stream that was closed when another one had taken the lease over at the other nodes.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_a_majority_has_still_was_not_released() {
+    for index in 0..3 {
+        let process = Process::alone();
+        let claim = claim();
+        let fence = process.fixture.granted(&claim).await.holder.fence;
+        process.settled().await;
+        release_at(&process, index, &claim).await;
+        let answer = process.fixture.acquire(&claim).await;
+        match answer {
+            Acquired::Granted(granted) => {
+                assert_eq!(granted.kind, GrantKind::Replayed);
+                assert_eq!(granted.leases[0].holder.fence, fence);
+            }
+            other => panic!("two nodes have its lease, but: {other:?}"),
+        }
+        process.fixture.freed(&claim).await;
+        process.settled().await;
+        let answer = process.fixture.acquire(&claim).await;
+        assert_eq!(answer, ended(&claim, NotHolder::Released));
+    }
+}
+
 /// The same for a claim that waits, and has left the queue.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_has_left_the_queue_does_not_wait_again_at_another_process() {
