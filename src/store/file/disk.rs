@@ -250,16 +250,18 @@ impl Drop for Disk {
 /// Why there is no directory, and none can be made.
 fn cannot_make(directory: &Path, error: &io::Error) -> String {
     let shown = directory.display();
-    match error.kind() {
-        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-            format!(
-                "cannot use the directory {shown}: a file is in its place; remove it, or choose another directory"
-            )
-        }
-        io::ErrorKind::PermissionDenied => format!(
-            "cannot make the directory {shown}: {error}; make it, and give it to the user of this process"
-        ),
-        _ => format!("cannot make the directory {shown}: {error}"),
+    let (kind, begin) = (error.kind(), "cannot make the directory");
+    if matches!(
+        kind,
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory
+    ) {
+        format!(
+            "cannot use the directory {shown}: a file is in its place; remove it, or choose another directory"
+        )
+    } else if kind == io::ErrorKind::PermissionDenied {
+        format!("{begin} {shown}: {error}; make it, and give it to the user of this process")
+    } else {
+        format!("{begin} {shown}: {error}")
     }
 }
 
@@ -302,11 +304,9 @@ pub(super) fn confirmed_in(lock: &File, directory: &Path) -> Result<Option<Commi
 pub(super) fn open_lock(options: &mut OpenOptions, directory: &Path) -> io::Result<File> {
     let path = directory.join(LOCK_FILE);
     regular_file::open(options, &path).map_err(|error| {
-        let what_to_do = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "; give the directory and all that is in it to the user of this process"
-            }
-            _ => "",
+        let what_to_do = match error.kind() == io::ErrorKind::PermissionDenied {
+            true => "; give the directory and all that is in it to the user of this process",
+            false => "",
         };
         let problem = format!("{} cannot be opened: {error}{what_to_do}", path.display());
         io::Error::new(error.kind(), problem)
