@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use super::Diagnosis;
 use crate::cli::Exit;
 use crate::config::{Config, StoreUrl};
-use crate::domain::{Acquired, Attempt, Claim, LockName, LockNames, Refused, Token, Ttl, duration};
+use crate::domain::{
+    Acquired, Attempt, Claim, LockName, LockNames, QueueRequest, Refused, Token, Ttl, duration,
+};
 use crate::store::file::{Examination, examine, excessive_rights};
 use crate::store::redis::{CONNECTION_REFUSED, RedisStore};
 use crate::store::{self, Finding, LockStore, StoreError};
@@ -177,7 +179,8 @@ async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagno
     let acquiring = store.acquire(&claim, Attempt::random(), None, deadline());
     let acquired = acquiring.await?;
     let rights = if let Acquired::Granted(_) = acquired {
-        let text = format!("{tried} could be acquired, read and released");
+        wait_behind(store, &claim, config).await?;
+        let text = format!("{tried} could be acquired, waited for, read and released");
         Diagnosis::fine("rights", text)
     } else if let Acquired::Refused(Refused::Recovering { retry_in }) = acquired {
         let left = duration::format(Duration::from_secs(retry_in.as_secs() + 1));
@@ -204,6 +207,32 @@ async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagno
         latency(latencies),
         Diagnosis::fine("locks", locks),
     ])
+}
+
+/// Has another claim wait for the locks and leave the queue, which needs more rights.
+async fn wait_behind(
+    store: &Arc<dyn LockStore>,
+    holding: &Claim,
+    config: &Config,
+) -> Result<(), StoreError> {
+    let deadline = || Instant::now() + config.operation_timeout;
+    let waiting = Claim::plain(holding.names.clone(), Token::random(), holding.ttl);
+    let request = QueueRequest {
+        ticket: None,
+        age: Duration::ZERO,
+        wait: config.operation_timeout,
+        execute_within: config.operation_timeout,
+        place_kept: Duration::ZERO,
+        poll_interval: config.waiting.poll_interval,
+        waiters_max: config.waiting.waiters_per_lock_max,
+        wants_position: false,
+        is_head: true,
+        takes_over: false,
+    };
+    let enqueued = store.acquire(&waiting, Attempt::random(), Some(&request), deadline());
+    enqueued.await?;
+    let left = store.release(&waiting.names, waiting.token, None, deadline());
+    left.await.map(drop)
 }
 
 fn latency(mut latencies: Vec<Duration>) -> Diagnosis {

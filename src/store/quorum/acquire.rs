@@ -67,7 +67,7 @@ impl Core {
                 requested: attempt,
                 attempt: self.attempts.at_nodes(claim.token, attempt),
                 request: request.copied(),
-                deadline: match claim.hold_count > HoldCount::ONE {
+                deadline: match may_re_enter(claim) {
                     true => of_change(deadline),
                     false => deadline,
                 },
@@ -126,7 +126,7 @@ impl Core {
     async fn round(&self, ask: &Ask) -> StoreResult<RoundEnd> {
         let begun = Instant::now();
         let (mut round, [votes, votes_at_place]) = Round::begin(&self.nodes, &self.attempts, ask);
-        let mut votes = match ask.claim.hold_count > HoldCount::ONE {
+        let mut votes = match may_re_enter(&ask.claim) {
             true => votes.of_all(ask.deadline).await,
             false => votes.until(ask.deadline, verdict::is_decided).await,
         };
@@ -218,6 +218,11 @@ impl Core {
         }
         Ok(None)
     }
+}
+
+/// Whether the request may change a lease that the claim has.
+fn may_re_enter(claim: &Claim) -> bool {
+    claim.hold_count > HoldCount::ONE
 }
 
 /// The error of a claim that may hold its locks since an earlier request.

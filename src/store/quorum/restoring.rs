@@ -75,6 +75,13 @@ impl Decided {
         let mut changes = changes(present, &decided, true, None);
         for (change, received_by) in changes.iter_mut().zip(received_by) {
             change.attempt = received_by.or_else(|| Some(Attempt::random()));
+            if received_by.is_none() {
+                // Since a renewal, nobody lowers a token.
+                change.decided = change.decided.max(change.proposed);
+            }
+        }
+        if changes.iter().all(|it| it.proposed == it.decided) {
+            return Ok(());
         }
         let assigned = node.assign_fences(&self.claim, &changes, deadline);
         assigned.await.map(drop)

@@ -96,6 +96,12 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
     let lacking = doctor(&["--store", &user], &[]);
     assert_code(&lacking, 78);
     assert_found(&lacking, "store", "error", "may not run evalsha");
+    // Only a claim that waits needs it.
+    let rights = "ACL SETUSER few reset on >pass ~lh:1:* &* +@all -pexpire";
+    server.command(&rights.split(' ').collect::<Vec<_>>()).await;
+    let lacking = doctor(&["--store", &user], &[]);
+    assert_code(&lacking, 78);
+    assert_found(&lacking, "store", "error", "script");
     let silent = doctor(&["--store", "redis://127.0.0.1:1"], &[]);
     assert_code(&silent, 69);
     let words =

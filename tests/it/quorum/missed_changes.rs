@@ -3,10 +3,14 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Claim, Released};
+use leasehold::domain::{Claim, Holder, LockName, LockState, Released, Renewed};
+use leasehold::store::LockStore;
 
 use super::nodes::{Process, has_granted};
-use crate::support::fixture::{LONG, SHORT, at_depth, claim, hold_count, lock_of, only};
+use crate::support::fixture::{
+    LONG, READ, SHORT, at_depth, claim, claim_on_all, deadline, fresh_name, hold_count, lock_of,
+    names, only,
+};
 
 /// Whether all nodes answer after a change that one of them has missed, before another one is away.
 const ALL_ANSWER: bool = true;
@@ -84,5 +88,61 @@ async fn a_ttl_that_a_node_has_missed_is_told_and_made_up_for() {
             assert!(lease.holder.expires_in <= ttl);
         })
         .await;
+    }
+}
+
+/// The lease of a lock at one node alone.
+async fn holder_at(process: &Process, node: usize, name: &LockName) -> Holder {
+    let view = process.nodes[node].store.inspect(name, deadline()).await;
+    match view.expect("the node answers").state {
+        LockState::Held(holders) => only(holders.listed),
+        other => panic!("the claim holds the lock there, but: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_to_shared_that_a_node_has_missed_is_made_up_for() {
+    for missing in 0..3 {
+        let process = Process::alone();
+        let claim = claim();
+        process.fixture.granted(&claim).await;
+        process.settled().await;
+        process.without(&[missing]);
+        let shared = process.fixture.renew_in_mode(&claim, READ).await;
+        assert!(matches!(shared, Renewed::Extended(_)), "{shared:?}");
+        process.settled().await;
+        process.without(&[]);
+        process.fixture.renewed(&claim, None).await;
+        process.settled().await;
+        let holder = holder_at(&process, missing, lock_of(&claim)).await;
+        assert_eq!(holder.mode, READ);
+    }
+}
+
+/// A re-entry may be of one lock of a claim alone.
+#[tokio::test(start_paused = true)]
+async fn each_lock_of_a_claim_is_brought_to_its_own_hold_count() {
+    for missing in 0..3 {
+        let process = Process::alone();
+        let claim = claim_on_all(names(&[fresh_name(), fresh_name()]));
+        process.fixture.all_granted(&claim).await;
+        process.settled().await;
+        process.without(&[missing]);
+        for (name, depth) in claim.names.iter().zip([3, 5]) {
+            let one = Claim {
+                names: name.clone().into(),
+                ..at_depth(&claim, depth)
+            };
+            assert!(has_granted(process.acquire(&one).await));
+            process.settled().await;
+        }
+        process.without(&[]);
+        let renewed = process.fixture.renew(&claim).await;
+        assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+        process.settled().await;
+        for (name, depth) in claim.names.iter().zip([3, 5]) {
+            let holder = holder_at(&process, missing, name).await;
+            assert_eq!(holder.hold_count, hold_count(depth), "{name}");
+        }
     }
 }
