@@ -167,8 +167,7 @@ struct NodeBuilder<'a> {
 
 impl<'a> NodeBuilder<'a> {
     fn new(database: u32, nodes: usize, config: &'a RedisConfig, lease_max: Duration) -> Self {
-        let fleet = || Arc::new(FleetState::new(config.check_interval));
-        let fleets: Vec<_> = (0..nodes).map(|_| fleet()).collect();
+        let fleets = FleetState::of_partitions(nodes, config.check_interval);
         let process = Attempt::random().0;
         let messages = PubSub::new(process, database, fleets.clone());
         Self {

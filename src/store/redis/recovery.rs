@@ -36,7 +36,6 @@ use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
-use fleet::grants_wait;
 pub(super) use members::QuorumMember;
 use outage::Outage;
 use redis_time::RedisTime;
@@ -236,7 +235,8 @@ impl Recovery {
         }
         if !answer.grace_left.is_zero() {
             if !is_new_epoch && self.grace_left().is_none() {
-                grants_wait(answer.grace_left, "the store was away");
+                self.fleet
+                    .log_grace(answer.grace_left, "the store was away");
             }
             self.fleet.wait_until(answered_at + answer.grace_left);
         }
@@ -300,7 +300,7 @@ impl Recovery {
         }
         if knew_another || !answer.grace_left.is_zero() {
             let left = self.grace_left().unwrap_or_default();
-            grants_wait(
+            self.fleet.log_grace(
                 left,
                 "the store was away, or may have lost leases that are still alive",
             );

@@ -115,6 +115,20 @@ local function extend_grace(wait_ms)
     return math.max(wait_ms, left_ms), left_ms
 end
 
+-- Returns the revision, or 0 while Redis lacks replicas or cannot write to its disk: it can still be read then, and the
+-- next check must not miss what was never stored. Any other refusal ends this script.
+local function store_check(revision)
+    local stored = redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
+    if type(stored) == 'number' then
+        return revision
+    elseif string.find(stored.err, 'NOREPLICAS', 1, true) or string.find(stored.err, 'MISCONF', 1, true) then
+        return 0
+    end
+    -- Refused again, in the words that Redis has for it.
+    redis.call('HSET', node, 'revision', revision, 'looked_ms', now_ms)
+    return revision
+end
+
 local begins, wait_ms = detect_loss()
 -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
 redis.pcall('HDEL', node, '')
@@ -125,9 +139,8 @@ end
 if node_id ~= '' and (data[7] ~= node_id or data[8] ~= replid) then
     call('HSET', node, 'node_id', node_id, 'replid', replid)
 end
-local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
--- Refused while Redis lacks replicas or cannot write to its disk. The next check must not miss what was never stored.
-local is_stored = type(redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)) == 'number'
+local revision = store_check(math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1)
+local is_stored = revision > 0
 local went_back = (tonumber(data[6]) or 0) > now_ms + CLOCK_STEP_MIN_MS and 1 or 0
 if is_stored and was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
     wait_ms = math.max(wait_ms, POLL_AGAIN_MS)
@@ -146,4 +159,4 @@ if is_stored and used_ms > 0 and used_ms >= longest_ms then
     redis.call('SET', longest_ttl, used_ms, 'PX', used_ms + TTL_IN_USE_MS)
     longest_ms = used_ms
 end
-return { request, now_us, epoch, begins and 1 or 0, is_stored and revision or 0, longest_ms, left_ms, subscribers[2], subscribers[6], may_count, went_back }
+return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6], may_count, went_back }

@@ -2,19 +2,19 @@
 //! and exchanges with the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::clock::RedisClock;
 use super::longest_ttl::LongestTtl;
-use crate::store::redis::constants;
+use crate::store::redis::{UNPOISONED, constants};
 
 /// Shared by the receiver of messages and the checks of the store.
 #[derive(Debug)]
 pub(in crate::store::redis) struct FleetState {
     base: Instant,
-    /// How long the other processes get to report what they know after a loss.
     pub(super) settle: Duration,
     pub(super) longest_ttl: LongestTtl,
     pub(super) clock: RedisClock,
@@ -26,14 +26,55 @@ pub(in crate::store::redis) struct FleetState {
     /// wait.
     lost_ms: AtomicU64,
     grace_ms: AtomicU64,
+    logged: Arc<LoggedGrace>,
+}
+
+/// Until when new grants wait, as far as that was logged. Shared by the partitions of a store, because a failover of one
+/// primary makes many of them wait alike.
+#[derive(Debug, Default)]
+struct LoggedGrace(Mutex<Option<Instant>>);
+
+/// A wait that ends so much later than the one that was logged is logged, too.
+const LATER: Duration = Duration::from_secs(1);
+
+/// How long the other processes get to report what they know after a loss.
+fn settle(check_interval: Duration) -> Duration {
+    check_interval + Duration::from_secs(1)
+}
+
+/// How long a store waits at most, unless leases may have been lost.
+pub(super) fn pause_max(check_interval: Duration) -> Duration {
+    settle(check_interval).max(Duration::from_millis(constants::POLL_AGAIN_MS))
+}
+
+impl LoggedGrace {
+    /// Whether a wait until then is to be logged. It counts as logged from now on.
+    fn is_news(&self, until: Instant) -> bool {
+        let mut logged = self.0.lock().expect(UNPOISONED);
+        let is_news = logged.is_none_or(|before| until > before + LATER);
+        if is_news {
+            *logged = Some(until);
+        }
+        is_news
+    }
 }
 
 impl FleetState {
-    /// `check_interval` is how often each process checks the store.
-    pub(in crate::store::redis) fn new(check_interval: Duration) -> Self {
+    /// Those of as many partitions of a store. `check_interval` is how often each process checks the store.
+    pub(in crate::store::redis) fn of_partitions(
+        count: usize,
+        check_interval: Duration,
+    ) -> Vec<Arc<Self>> {
+        let logged = Arc::new(LoggedGrace::default());
+        let fleet = || Arc::new(Self::new(check_interval, Arc::clone(&logged)));
+        (0..count).map(|_| fleet()).collect()
+    }
+
+    fn new(check_interval: Duration, logged: Arc<LoggedGrace>) -> Self {
         Self {
+            logged,
             base: Instant::now(),
-            settle: check_interval + Duration::from_secs(1),
+            settle: settle(check_interval),
             longest_ttl: LongestTtl::default(),
             clock: RedisClock::new(),
             data_epoch: AtomicU64::new(0),
@@ -41,12 +82,6 @@ impl FleetState {
             lost_ms: AtomicU64::new(0),
             grace_ms: AtomicU64::new(0),
         }
-    }
-
-    /// How long a store waits at most, unless leases may have been lost.
-    pub(in crate::store::redis) fn settle(&self) -> Duration {
-        self.settle
-            .max(Duration::from_millis(constants::POLL_AGAIN_MS))
     }
 
     /// An announcement of another process on the common channel.
@@ -120,6 +155,16 @@ impl FleetState {
             .filter(|left| !left.is_zero())
     }
 
+    /// Logs that new grants wait, unless another partition has.
+    pub(super) fn log_grace(&self, left: Duration, why: &str) {
+        if self.logged.is_news(Instant::now() + left) {
+            tracing::warn!(
+                new_grants_wait_ms = left.as_millis() as u64,
+                "{why}; new grants wait, renewals and releases go on"
+            );
+        }
+    }
+
     pub(super) fn data_epoch(&self) -> u64 {
         self.data_epoch.load(Ordering::SeqCst)
     }
@@ -144,14 +189,6 @@ impl FleetState {
     }
 }
 
-/// Logs that new grants wait.
-pub(super) fn grants_wait(left: Duration, why: &str) {
-    tracing::warn!(
-        new_grants_wait_ms = left.as_millis() as u64,
-        "{why}; new grants wait, renewals and releases go on"
-    );
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,7 +196,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn fleet() -> FleetState {
-        let fleet = FleetState::new(SECOND);
+        let fleet = FleetState::new(SECOND, Arc::default());
         fleet.begin_epoch(7);
         fleet
     }
@@ -211,6 +248,16 @@ mod tests {
         let now = Instant::now();
         fleet.clock.observe(noon_us - 3_599_000_000, now, now);
         assert!(!fleet.is_news_of_clock(b"1795215907257"), "it is known");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn partitions_that_wait_alike_log_it_once() {
+        let (logged, began) = (LoggedGrace::default(), Instant::now());
+        assert!(logged.is_news(began + SECOND * 3));
+        assert!(!logged.is_news(began + SECOND * 3 + Duration::from_millis(20)));
+        assert!(!logged.is_news(began + SECOND));
+        assert!(logged.is_news(began + SECOND * 30), "it lasts longer");
+        assert!(!logged.is_news(began + SECOND * 30));
     }
 
     #[test]

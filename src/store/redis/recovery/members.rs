@@ -12,7 +12,7 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
-use super::{FleetState, Recovery, UNPOISONED};
+use super::{Recovery, UNPOISONED, fleet};
 use crate::store::redis::info::ServerInfo;
 use crate::store::redis::keys::RedisKeys;
 
@@ -80,7 +80,7 @@ impl QuorumMember {
             servers: Mutex::new(vec![None; databases.len()]),
             seen: Mutex::new(vec![None; databases.len()]),
             lease_max,
-            pause_max: FleetState::new(check_interval).settle(),
+            pause_max: fleet::pause_max(check_interval),
             // A node is asked once in each interval, and answers a little later.
             silence_max: SILENCE_MAX.max(check_interval * 2),
         });

@@ -28,7 +28,7 @@ pub(in crate::store::redis) fn config() -> RedisConfig {
 
 fn recovery() -> Recovery {
     let config = config();
-    let fleet = Arc::new(FleetState::new(config.check_interval));
+    let fleet = FleetState::of_partitions(1, config.check_interval).remove(0);
     let messages = Arc::new(PubSub::new(1, 0, vec![Arc::clone(&fleet)]));
     Recovery::new(
         &config,
