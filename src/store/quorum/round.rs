@@ -39,7 +39,7 @@ use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
 use super::verdict::fences;
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, QueueRequest, Rollback, Ticket,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, HoldCount, QueueRequest, Rollback, Ticket,
 };
 use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
@@ -321,9 +321,11 @@ impl RoundPart {
 
     /// Brings a node to what a majority has decided that has no part in it yet.
     async fn catch_up(&self, mut proposed: Option<Vec<Fence>>, decided: &[Fence]) {
-        // The claim has its locks, whoever waits for them here.
+        // The claim has its locks, whoever waits for them here. How deep, a renewal brings: by now it may have been
+        // answered that it stepped back.
         let claim = Claim {
             fair: false,
+            hold_count: HoldCount::ONE,
             ..Claim::clone(&self.ask.claim)
         };
         let to_decided =

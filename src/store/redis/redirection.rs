@@ -22,8 +22,7 @@ const NOT_LOCAL: [&str; 2] = [
 ];
 
 /// How an operator ends a move that does not go on.
-pub(super) const HOW_TO_END: &str =
-    "finish the move, or move the slot's keys back and cancel it with CLUSTER SETSLOT … STABLE";
+pub(super) const HOW_TO_END: &str = "end the move with redis-cli --cluster fix";
 
 impl Redirection {
     /// Reads what follows ASK: the slot, and host and port of a node.

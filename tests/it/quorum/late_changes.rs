@@ -103,3 +103,25 @@ async fn a_step_back_and_a_re_entry_last_although_the_change_before_is_late() {
         assert_eq!(shown.hold_count, expected);
     }
 }
+
+/// Each process is slow to reach one node: its re-entry was answered without it, and so was the step back.
+#[tokio::test(start_paused = true)]
+async fn a_step_back_lasts_although_nodes_have_missed_re_entries_before_it() {
+    let [first, second, third] = processes();
+    let claim = claim();
+    first.fixture.granted(&at_depth(&claim, 3)).await;
+    first.settled().await;
+    let slow = Behavior::Delayed(STEP * 60);
+    first.behaves(&[2], &slow);
+    second.behaves(&[0], &slow);
+    for (process, depth) in [(&first, 6), (&second, 7)] {
+        assert!(has_granted(process.acquire(&at_depth(&claim, depth)).await));
+    }
+    let stepped_back = first.fixture.step_back(&claim, 1).await;
+    assert!(matches!(stepped_back, Released::SteppedBack(_)));
+    sleep(STEP * 200).await;
+    let shown = only(third.fixture.holders(lock_of(&claim)).await);
+    assert_eq!(shown.hold_count, hold_count(1));
+    let renewal = third.fixture.renewed(&claim, None).await;
+    assert_eq!(renewal.lease.holder.hold_count, hold_count(1));
+}
