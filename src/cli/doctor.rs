@@ -4,6 +4,7 @@
 
 mod running;
 mod store;
+mod trial;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::Serialize;

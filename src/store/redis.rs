@@ -8,6 +8,7 @@
 
 mod assign;
 mod barriers;
+mod check_failure;
 mod cluster;
 mod connector;
 mod constants;
@@ -30,6 +31,7 @@ mod pubsub;
 mod record;
 mod recovery;
 mod redirection;
+mod refused_right;
 mod replication;
 mod reply;
 mod reports;
@@ -58,7 +60,7 @@ use crate::domain::{
 };
 use cluster::{Cluster, partitions};
 use encode::Purpose;
-pub(crate) use failure::CONNECTION_REFUSED;
+pub(crate) use failure::{CONNECTION_REFUSED, explained};
 use health::{CHECK_TIMEOUT, HealthCheck};
 use listing::Snapshots;
 use node::Node;

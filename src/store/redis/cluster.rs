@@ -237,6 +237,15 @@ impl Cluster {
         counts.map(sum)
     }
 
+    /// Finds out whether the primaries admit this process still. The sockets are shared and stay open, so nothing else does.
+    pub(super) async fn try_primaries(&self, patience: Duration) {
+        let topology = self.topology();
+        let primaries = topology.representatives().into_iter();
+        let primaries = primaries.filter_map(|number| topology.owner(number));
+        let endpoints = primaries.map(|node| node.endpoint.clone());
+        self.sockets.try_all(endpoints, patience).await;
+    }
+
     /// Closes the sockets to nodes that have left, and to former addresses of those that are there.
     pub(super) fn sweep(&self) {
         let topology = self.topology();

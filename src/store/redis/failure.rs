@@ -10,6 +10,11 @@ use crate::store::{Fault, StoreError};
 /// Nothing listens at the address of a Redis.
 pub(crate) const CONNECTION_REFUSED: &str = "the connection was refused";
 
+/// Part of what Redis says to a client too many. A node of a cluster counts the connections of other nodes, too.
+pub(super) const NO_ROOM_FOR_CLIENTS: &str = "max number of clients";
+/// What that is to an operator.
+pub(super) const TOO_MANY_CLIENTS: &str = "it has as many clients as its maxclients admits";
+
 /// Why a command has no answer.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
@@ -72,6 +77,10 @@ impl Failure {
             is_worth_retrying: true,
             ..failure(fault, execution)
         };
+        // Redis says so to whoever connects, and closes the connection.
+        if error.to_string().contains(NO_ROOM_FOR_CLIENTS) {
+            return passing(Fault::Io, NotDone).because(TOO_MANY_CLIENTS);
+        }
         // The client library treats the first as a broken connection. Both happen before any command.
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
             return failure(Fault::Auth, NotDone);
@@ -110,6 +119,9 @@ impl Failure {
             // `read_string` in `lua/lease.lua`, before its script has written anything.
             "TRYAGAIN" if is_amid && redirection::is_not_local(detail) => {
                 passing(Fault::Moving, NotDone)
+            }
+            "TRYAGAIN" if is_amid && lacks_right(after_code(detail)) => {
+                failure(Fault::Permission, NotDone)
             }
             _ if is_amid && redirection::is_not_local(detail) => passing(Fault::Moving, MayBeDone),
             _ if is_amid && lacks_right(detail) => failure(Fault::Permission, execution),
@@ -264,6 +276,15 @@ impl Failure {
     }
 }
 
+/// The error of an operation in words, for the operator of the process, who may see Redis' own text, too.
+pub(crate) fn explained(error: &StoreError) -> String {
+    let failure = Failure::new(error.fault(), Execution::NotDone, error.detail());
+    match failure.explanation() {
+        explanation if explanation == failure.detail => explanation,
+        explanation => format!("{explanation} ({})", failure.detail),
+    }
+}
+
 /// Whether a command in a script was forbidden. There is no error code for it, only words: those of Redis before 7.2, and
 /// those of later versions and of Valkey.
 fn lacks_right(detail: &str) -> bool {
@@ -272,6 +293,11 @@ fn lacks_right(detail: &str) -> bool {
         "ACL failure in script",
     ];
     beginnings.iter().any(|words| detail.starts_with(words))
+}
+
+/// The text of an error that a script has passed on with a code of its own.
+fn after_code(detail: &str) -> &str {
+    detail.split_once(' ').map_or(detail, |(_, text)| text)
 }
 
 /// The code of the error of a command in a script, and its text, in the words of Redis 6.2. Few errors have a code there.

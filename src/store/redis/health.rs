@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
+use super::check_failure::{CheckFailure, is_as_before};
 use super::cluster::Cluster;
 use super::cluster::Topology;
 use super::cluster::partitions::COUNT;
@@ -13,6 +14,7 @@ use super::info::ServerInfo;
 use super::node::Node;
 use super::pool::Connection;
 use super::probe;
+use super::recovery;
 use super::{RedisStore, UNPOISONED};
 use crate::domain::duration;
 use crate::store::{Fault, Finding, PoolHealth};
@@ -36,36 +38,6 @@ pub(super) struct HealthCheck {
     pub(super) next_count: Option<Instant>,
 }
 
-/// Why a check did not reach the store.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct CheckFailure {
-    pub(super) fault: Fault,
-    /// Whether it lasts until somebody changes the configuration.
-    pub(super) is_lasting: bool,
-    /// For everybody who can query the readiness of the process.
-    pub(super) explanation: String,
-    /// For the log.
-    detail: String,
-}
-
-impl From<Failure> for CheckFailure {
-    fn from(failure: Failure) -> Self {
-        Self {
-            fault: failure.fault,
-            is_lasting: failure.is_lasting(),
-            explanation: failure.explanation(),
-            detail: failure.detail,
-        }
-    }
-}
-
-impl CheckFailure {
-    /// For the operator who starts the process.
-    pub(super) fn sentence(&self) -> String {
-        format!("{} ({})", self.explanation, self.detail)
-    }
-}
-
 impl HealthCheck {
     /// Logs what has changed since the last check, but does not repeat every few seconds what has not. `findings` are
     /// none before the first contact; `address` is without credentials.
@@ -77,7 +49,7 @@ impl HealthCheck {
     ) {
         let before = self.last_check.replace(check.clone());
         match check {
-            _ if before.as_ref() == Some(check) => {}
+            _ if before.is_some_and(|before| is_as_before(&before, check)) => {}
             Ok(()) => {
                 let persistence = findings
                     .iter()
@@ -245,7 +217,10 @@ impl RedisStore {
         if let Ok(Some([watchers, others])) = timeout_at(give_up, counting).await {
             messages.on_count(counted_at, watchers, others);
         }
-        let checks = join_all(self.nodes.iter().map(|node| node.check(deadline))).await;
+        let patience = recovery::verified_for(self.check_interval);
+        let trying = timeout_at(deadline, cluster.try_primaries(patience));
+        let checking = join_all(self.nodes.iter().map(|node| node.check(deadline)));
+        let (_, checks) = tokio::join!(trying, checking);
         let outcome = outcome_of_all(&checks, &cluster.topology());
         let troubles = checks.into_iter().map(|check| check.err());
         let mut last_health = self.last_health.lock().expect(UNPOISONED);
@@ -263,7 +238,7 @@ impl RedisStore {
         {
             let silence = duration::format(Duration::from_secs(silence.as_secs()));
             explanation += &format!(
-                "; it has been silent for {silence}, and requests are refused at once until it answers a probe"
+                "; it has been so for {silence}, and requests are refused at once until a probe succeeds"
             );
         }
         Some(explanation)
@@ -271,10 +246,12 @@ impl RedisStore {
 
     /// The findings, and the offset of the clocks; none before the first contact.
     pub(super) fn findings(&self, last: &HealthCheck) -> Option<(Vec<Finding>, i64)> {
-        match &self.cluster {
+        let (mut findings, clock_offset_ms) = match &self.cluster {
             None => self.nodes[0].findings(),
             Some(cluster) => self.findings_of_cluster(&cluster.topology(), last),
-        }
+        }?;
+        findings.extend(self.nodes[0].refused_right.finding());
+        Some((findings, clock_offset_ms))
     }
 
     /// One finding for each primary, what is not as it should be on any, and the rest as of the first.

@@ -16,6 +16,7 @@ use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::Recovery;
 use super::redirection::Redirection;
+use super::refused_right::RefusedRight;
 use super::replication::Replication;
 use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
@@ -40,6 +41,7 @@ pub(super) struct Node {
     pub(super) pool: Arc<Pool>,
     pub(super) recovery: Arc<Recovery>,
     pub(super) messages: Arc<PubSub>,
+    pub(super) refused_right: Arc<RefusedRight>,
     /// None if no replica has to confirm what is reported.
     pub(super) replication: Option<Arc<Replication>>,
     /// How many answers belonged to another request.
@@ -149,6 +151,7 @@ impl Node {
                 }
                 Err(failure) => failure,
             };
+            self.refused_right.note(&failure);
             // The first try after a move knows where to go. Two nodes may each name the other one for a while.
             if failure.redirection.is_some() && !was_redirected {
                 (pause, was_redirected) = (Duration::ZERO, true);

@@ -19,6 +19,7 @@ use super::pool::Pool;
 use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::{FleetState, QuorumMember, Recovery};
+use super::refused_right::RefusedRight;
 use super::replication::Replication;
 use super::sentinel::switches;
 use crate::config::{ClusterAddress, QuorumNode, RedisAddress, RedisConfig, SentinelAddress};
@@ -159,6 +160,7 @@ impl RedisStore {
 struct NodeBuilder<'a> {
     fleets: Vec<Arc<FleetState>>,
     messages: Arc<PubSub>,
+    refused_right: Arc<RefusedRight>,
     config: &'a RedisConfig,
     lease_max: Duration,
     /// The place of the only node among those of a quorum.
@@ -173,6 +175,7 @@ impl<'a> NodeBuilder<'a> {
         Self {
             fleets,
             messages: Arc::new(messages),
+            refused_right: Arc::default(),
             config,
             lease_max,
             member: None,
@@ -211,6 +214,7 @@ impl<'a> NodeBuilder<'a> {
             pool,
             recovery,
             messages,
+            refused_right: Arc::clone(&self.refused_right),
             replication,
             _tasks: tasks,
             mismatches: AtomicU64::new(0),

@@ -25,7 +25,7 @@ pub(super) fn known_down(pool: &Pool, recovery: &Recovery) -> Option<Failure> {
     let silence = length.filter(|it| *it >= KNOWN_DOWN_AFTER && recovery.outage.is_confirmed())?;
     // None while connections can be opened, or while a slot moves: whatever goes wrong then, each request has to find out.
     pool.refusal().filter(|failure| !failure.is_moving())?;
-    let mut failure = pool.not_connected(&format!("silent for {} s", silence.as_secs()));
+    let mut failure = pool.not_connected(&format!("unusable for {} s", silence.as_secs()));
     failure.is_worth_retrying = false;
     Some(failure)
 }

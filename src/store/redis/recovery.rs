@@ -38,6 +38,7 @@ use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
 pub(super) use members::QuorumMember;
 use outage::Outage;
+pub(super) use outage::verified_for;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
 

@@ -14,13 +14,19 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-use super::failure::{Execution, Failure};
+use super::failure::{Execution, Failure, NO_ROOM_FOR_CLIENTS, TOO_MANY_CLIENTS};
 use super::tls::{self, ClientTls, TlsProblem};
 use crate::config::RedisConfig;
 use crate::store::Fault;
 
 /// How long the search for the cause of a failure may take.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long Redis may take to say that it has no room for a client.
+const GREETING_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How many bytes that has at most.
+const GREETING_MAX: u64 = 128;
 
 /// A host and a port.
 pub(super) type Endpoint = (String, u16);
@@ -117,6 +123,9 @@ impl Transport {
         let has_identity = self.tls.as_ref().is_some_and(ClientTls::has_identity);
         let failure = Failure::of(error).before_any_command();
         let mut problem = tls::problem_in(error, has_identity);
+        if problem.is_none() && failure.fault == Fault::Io && self.refuses_clients(endpoint).await {
+            return failure.because(TOO_MANY_CLIENTS);
+        }
         let may_be_tls = matches!(failure.fault, Fault::Io | Fault::Timeout | Fault::Protocol);
         if problem.is_none() && may_be_tls && !error.is_connection_refusal() {
             problem = timeout(PROBE_TIMEOUT, self.probe(endpoint))
@@ -129,6 +138,22 @@ impl Transport {
                 .because(problem.explanation()),
             None => failure,
         }
+    }
+
+    /// Whether Redis has no room for another client. It says so before it reads anything, and what it says is lost if it
+    /// closes a connection over which something was sent. With TLS it just closes.
+    async fn refuses_clients(&self, endpoint: &Endpoint) -> bool {
+        let listening = async {
+            let mut said = String::new();
+            let stream = tcp(endpoint).await.ok()?;
+            stream
+                .take(GREETING_MAX)
+                .read_to_string(&mut said)
+                .await
+                .ok()?;
+            said.contains(NO_ROOM_FOR_CLIENTS).then_some(())
+        };
+        self.tls.is_none() && matches!(timeout(GREETING_TIMEOUT, listening).await, Ok(Some(())))
     }
 
     /// Finds out whether the other side speaks TLS where it should not, or does not where it should, or wants a

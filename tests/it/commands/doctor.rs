@@ -101,7 +101,19 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
     server.command(&rights.split(' ').collect::<Vec<_>>()).await;
     let lacking = doctor(&["--store", &user], &[]);
     assert_code(&lacking, 78);
-    assert_found(&lacking, "store", "error", "script");
+    assert_found(&lacking, "store", "error", "lacks a right");
+    // Only an eviction needs it, or only a look at a queue.
+    for right in ["hdel", "zcard"] {
+        let rights = format!("ACL SETUSER few reset on >pass ~lh:1:* &* +@all -{right}");
+        server.command(&rights.split(' ').collect::<Vec<_>>()).await;
+        let lacking = doctor(&["--store", &user], &[]);
+        assert_code(&lacking, 78);
+        assert_found(&lacking, "store", "error", "lacks a right");
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let full = doctor(&["--store", &store], &[]);
+    assert_code(&full, 69);
+    assert_found(&full, "store", "error", "it has no room for more data (");
     let silent = doctor(&["--store", "redis://127.0.0.1:1"], &[]);
     assert_code(&silent, 69);
     let words =

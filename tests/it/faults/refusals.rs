@@ -94,3 +94,31 @@ async fn a_redis_that_is_demoted_is_reported_as_a_replica_until_it_is_a_primary_
     })
     .await;
 }
+
+/// The process keeps the connections that it has until it has opened none for five seconds.
+#[tokio::test]
+async fn a_redis_with_too_many_clients_is_named_as_such_until_there_is_room() {
+    let server = durable_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let client = redis::Client::open(format!("redis://{}", server.address()));
+    let client = client.expect("an address");
+    let control = client.get_multiplexed_async_connection().await;
+    let mut control = control.expect("there is room");
+    let mut admit = async |clients: u32| {
+        let mut limit = redis::cmd("CONFIG");
+        limit.arg("SET").arg("maxclients").arg(clients);
+        let limited = limit.exec_async(&mut control).await;
+        limited.expect("Redis takes the limit");
+    };
+    admit(1).await;
+    let why = eventually("it is noticed", async || {
+        replica.service.store_health().trouble
+    })
+    .await;
+    assert!(why.contains("as its maxclients admits"), "{why}");
+    admit(1_000).await;
+    eventually("it grants again", async || {
+        replica.acquire(&lasting(claim())).await.ok()
+    })
+    .await;
+}

@@ -9,7 +9,7 @@ use leasehold::service::LockService;
 use leasehold::store::{Fault, Finding, LockStore, StoreError};
 
 use super::{Replica, durable_redis, lasting};
-use crate::support::fixture::{claim, deadline, lock_of, rival};
+use crate::support::fixture::{claim, claim_on_all, deadline, fresh_name, lock_of, names, rival};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
@@ -286,4 +286,32 @@ async fn a_right_that_is_taken_back_later_is_reported_until_it_is_back() {
         eventually("it works again", async || replica.renew(&held).await.ok()).await;
     }
     replica.assert_holds(&held).await;
+}
+
+/// The checks of the store do not need it.
+#[tokio::test]
+async fn a_right_that_only_some_requests_need_is_reported_once_one_was_refused() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} &lh:1:*")).await;
+    let replica = Replica::on(store(&server).await);
+    let finding = || {
+        let findings = replica.service.store_health().findings.into_iter();
+        findings
+            .into_iter()
+            .find(|finding| finding.topic == "rights")
+    };
+    grant(&server, "-mget").await;
+    let several = lasting(claim_on_all(names(&[fresh_name(), fresh_name()])));
+    assert_eq!(finding(), None);
+    let answer = replica.acquire(&several).await;
+    match answer {
+        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Permission),
+        other => panic!("nothing was done, but: {other:?}"),
+    }
+    let finding = finding().expect("it is reported");
+    assert!(
+        !finding.is_fine && finding.detail.contains("lacks a right"),
+        "{finding:?}"
+    );
+    assert_eq!(replica.service.store_health().trouble, None);
 }

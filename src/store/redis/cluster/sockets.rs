@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::RedisConnectionInfo;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime;
@@ -23,6 +24,8 @@ pub(in crate::store::redis) struct NodeSockets {
     /// The most sockets to each node, for each runtime.
     of_node_max: usize,
     sockets: Mutex<HashMap<SocketKey, Arc<tokio::sync::Mutex<SocketState>>>>,
+    /// By node, when the last attempt began that could open a new socket, or else the first attempt.
+    opened_at: Mutex<HashMap<Endpoint, Instant>>,
 }
 
 /// Runtime, node and number. A socket is driven by the runtime that opened it.
@@ -45,7 +48,40 @@ impl NodeSockets {
             settings,
             of_node_max,
             sockets: Mutex::default(),
+            opened_at: Mutex::default(),
         }
+    }
+
+    /// Opens a socket to each of these nodes, and closes it again. Those that are open to a node to which none could be
+    /// opened for so long are not used any more: a lasting cause must not show only when they break.
+    pub(super) async fn try_all(&self, nodes: impl Iterator<Item = Endpoint>, patience: Duration) {
+        let trying = nodes.map(async |node| {
+            let began = Instant::now();
+            let is_open = self.transport.open(&node, &self.settings).await.is_ok();
+            let mut opened_at = self.opened_at.lock().expect(UNPOISONED);
+            let last = opened_at.entry(node.clone()).or_insert(began);
+            if is_open {
+                *last = began;
+            } else if last.elapsed() >= patience {
+                self.abandon(&node);
+            }
+        });
+        join_all(trying).await;
+    }
+
+    /// The sockets to a node are not used any more.
+    fn abandon(&self, node: &Endpoint) {
+        let mut sockets = self.sockets.lock().expect(UNPOISONED);
+        sockets.retain(|(_, endpoint, _), state| {
+            // One that is being opened is not one of before.
+            if endpoint == node
+                && let Ok(state) = state.try_lock()
+                && let Some(socket) = &state.socket
+            {
+                socket.is_broken.store(true, Ordering::Relaxed);
+            }
+            endpoint != node
+        });
     }
 
     /// Why a node has not answered for longer than a caller waits.
@@ -98,6 +134,8 @@ impl NodeSockets {
     pub(super) fn keep(&self, known: &BTreeSet<&Endpoint>) {
         let mut sockets = self.sockets.lock().expect(UNPOISONED);
         sockets.retain(|(_, endpoint, _), _| known.contains(endpoint));
+        let mut opened_at = self.opened_at.lock().expect(UNPOISONED);
+        opened_at.retain(|endpoint, _| known.contains(endpoint));
     }
 
     /// How many sockets there are, and how many there may be.

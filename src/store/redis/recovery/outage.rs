@@ -20,6 +20,11 @@ const ANSWERED_LATELY: Duration = Duration::from_secs(1);
 /// interval of the checks if that is longer.
 const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
+/// That time, where a process checks the store so often.
+pub(in crate::store::redis) fn verified_for(check_interval: Duration) -> Duration {
+    VERIFIED_FOR.max(check_interval * 2)
+}
+
 /// Moments in milliseconds after `base`; 0 for none.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Outage {
@@ -53,7 +58,7 @@ impl Outage {
             answered_ms: AtomicU64::new(0),
             recent_until_ms: AtomicU64::new(0),
             verified_ms: AtomicU64::new(0),
-            verified_for: VERIFIED_FOR.max(check_interval * 2),
+            verified_for: verified_for(check_interval),
             is_confirmed: AtomicBool::new(false),
             is_distrusted: AtomicBool::new(false),
             is_unwritable: AtomicBool::new(false),

@@ -12,7 +12,8 @@ use crate::faults::rights::{PASSWORD, RIGHTS, USER};
 use crate::faults::{Replica, assert_hands_over};
 use crate::support::certificates::Authority;
 use crate::support::cluster::{BorrowedCluster, RedisCluster};
-use crate::support::fixture::{Fixture, claim_on_all, names};
+use crate::support::eventually;
+use crate::support::fixture::{Fixture, claim, claim_on_all, names};
 use crate::support::redis_server::RedisOptions;
 use crate::support::stores;
 
@@ -89,6 +90,31 @@ async fn nodes_are_reached_over_tls_with_a_password() {
     let refusal = stores::cluster_store(&plain, &config).await.err();
     let error = refusal.expect("it is refused");
     assert!(error.detail().contains("expects TLS"), "{error}");
+}
+
+/// Its connections stay open, so only new ones show it.
+#[tokio::test]
+async fn a_user_who_is_switched_off_is_noticed_before_a_connection_breaks() {
+    let cluster = super::cluster().await;
+    grant(&cluster).await;
+    let store = stores::cluster_store(&cluster.address(), &as_user()).await;
+    let replica = Replica::on(store.expect("the store opens"));
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    let switch = async |to: &str| {
+        for node in &cluster.nodes {
+            node.command(&["ACL", "SETUSER", USER, to]).await;
+        }
+    };
+    switch("off").await;
+    let why = eventually("it is noticed", async || {
+        replica.service.store_health().trouble
+    })
+    .await;
+    assert!(why.contains("refuses the user or the password"), "{why}");
+    assert!(replica.acquire(&lasting(claim())).await.is_err());
+    switch("on").await;
+    eventually("it works again", async || replica.renew(&held).await.ok()).await;
 }
 
 #[tokio::test]
