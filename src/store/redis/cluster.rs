@@ -264,13 +264,17 @@ impl Cluster {
     }
 }
 
-/// Why no node answers. If the reason is not the same for all, it may pass.
+/// Why no node answers. If none refuses this process for good, and they have no reason in common, it may pass.
 fn no_answer(failures: Vec<Failure>) -> Failure {
     let is_lasting = failures.iter().all(Failure::is_lasting);
+    let has_one_reason = failures
+        .windows(2)
+        .all(|pair| pair[0].has_reason_of(&pair[1]));
+    let is_explained = is_lasting || failures.len() > 1 && has_one_reason;
     let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
     let detail = format!("no node of the cluster answers ({})", details.join("; "));
     match failures.into_iter().next() {
-        Some(failure) if is_lasting => failure,
+        Some(failure) if is_explained => failure,
         Some(_) | None => Failure::new(Fault::Io, Execution::NotDone, detail)
             .because("no node of the cluster answers")
             .passing(),
@@ -296,6 +300,19 @@ mod tests {
         let transport = Transport::new(&config(), false).expect("it needs nothing");
         let with = (Arc::new(transport), RedisConnectionInfo::default());
         Cluster::new(&address, with, 1)
+    }
+
+    #[test]
+    fn a_reason_that_all_nodes_have_in_common_is_why_none_answers() {
+        let broken = |reason: &'static str| {
+            let failure = Failure::new(Fault::Io, Execution::NotDone, "Broken pipe");
+            failure.because(reason).passing()
+        };
+        let explained = |failures: Vec<Failure>| no_answer(failures).explanation();
+        assert_eq!(explained(vec![broken("it is full"); 2]), "it is full");
+        for failures in [vec![broken("it is full"), broken("it is old")], Vec::new()] {
+            assert_eq!(explained(failures), "no node of the cluster answers");
+        }
     }
 
     #[tokio::test]

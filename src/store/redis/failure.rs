@@ -160,6 +160,11 @@ impl Failure {
         }
     }
 
+    /// Whether a particular reason is known for both, and is the same.
+    pub(super) fn has_reason_of(&self, other: &Self) -> bool {
+        self.reason.is_some() && self.reason == other.reason
+    }
+
     pub(super) fn timed_out() -> Self {
         Self::new(Fault::Timeout, Execution::MayBeDone, "no answer in time")
     }

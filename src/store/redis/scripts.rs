@@ -124,7 +124,7 @@ macro_rules! files {
 files! {
     "acquire" "acquire_conflicts" "acquire_grant" "acquire_held" "acquire_options" "acquire_wait"
     "announce" "assign" "clock" "clock_step" "count" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
-    "primary" "queue" "record" "recovery" "release" "renew" "reservation" "scan" "shift" "state" "suspend"
+    "primary" "queue" "record" "recovery" "recovery_steps" "release" "renew" "reservation" "scan" "shift" "state" "suspend"
     "withdraw"
 }
 

@@ -151,7 +151,7 @@ async fn a_slot_that_only_its_owner_moves_is_named_and_its_leases_can_be_renewed
     started.assert_holds(&other).await;
     eventually("it says why it cannot renew", async || {
         let error = started.renew(&held).await.expect_err("it is not verified");
-        let is_named = error.fault() == Fault::Moving && error.detail().contains("SETSLOT");
+        let is_named = error.fault() == Fault::Moving && error.detail().contains("--cluster fix");
         is_named.then_some(())
     })
     .await;
