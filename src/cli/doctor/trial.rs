@@ -23,7 +23,7 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest TTL of the lock that is tried: after a loss, new grants wait for the longest one in use.
 const TRIAL_TTL_MAX: Duration = Duration::from_secs(3);
 
-/// With one lock, or with one in each part of a cluster, so that every primary takes part.
+/// What was found with one lock, or with one in each part of a cluster, so that every primary takes part.
 pub(super) async fn of(
     store: &Arc<dyn LockStore>,
     config: &Config,
