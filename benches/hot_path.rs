@@ -171,42 +171,42 @@ fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = at_most(54_100))]
+#[library_benchmark(config = at_most(55_000))]
 #[bench::one(Rig::memory())]
 fn memory_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(48_400))]
+#[library_benchmark(config = at_most(49_000))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(38_600))]
+#[library_benchmark(config = at_most(39_300))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
     rig
 }
 
-#[library_benchmark(config = at_most(73_000))]
+#[library_benchmark(config = at_most(74_300))]
 #[bench::one(Rig::redis())]
 fn redis_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(65_900))]
+#[library_benchmark(config = at_most(67_200))]
 #[bench::one(Rig::redis().held())]
 fn redis_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(54_300))]
+#[library_benchmark(config = at_most(56_000))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
