@@ -28,6 +28,9 @@ pub(in crate::store::redis) struct NodeSockets {
     opened_at: Mutex<HashMap<Endpoint, Instant>>,
 }
 
+/// For how long a node need not be tried again to which a socket could be opened.
+const OPENED_LATELY: Duration = Duration::from_secs(1);
+
 /// Runtime, node and number. A socket is driven by the runtime that opened it.
 type SocketKey = (runtime::Id, Endpoint, usize);
 
@@ -57,6 +60,14 @@ impl NodeSockets {
     pub(super) async fn try_all(&self, nodes: impl Iterator<Item = Endpoint>, patience: Duration) {
         let trying = nodes.map(async |node| {
             let began = Instant::now();
+            let is_certain = {
+                let opened_at = self.opened_at.lock().expect(UNPOISONED);
+                let last = opened_at.get(&node);
+                last.is_some_and(|last| last.elapsed() < OPENED_LATELY)
+            };
+            if is_certain {
+                return;
+            }
             let is_open = self.transport.open(&node, &self.settings).await.is_ok();
             let mut opened_at = self.opened_at.lock().expect(UNPOISONED);
             let last = opened_at.entry(node.clone()).or_insert(began);
