@@ -39,11 +39,13 @@ pub(super) fn is_as_before(
     before: &Result<(), CheckFailure>,
     check: &Result<(), CheckFailure>,
 ) -> bool {
-    let why = |check: &Result<(), CheckFailure>| {
-        let failure = check.as_ref().err()?;
-        Some((failure.fault, failure.explanation.clone()))
-    };
-    why(before) == why(check)
+    match (before, check) {
+        (Ok(()), Ok(())) => true,
+        (Err(before), Err(now)) => {
+            before.fault == now.fault && before.explanation == now.explanation
+        }
+        (Ok(()), Err(_)) | (Err(_), Ok(())) => false,
+    }
 }
 
 #[cfg(test)]

@@ -267,10 +267,8 @@ impl Cluster {
 /// Why no node answers. If none refuses this process for good, and they have no reason in common, it may pass.
 fn no_answer(failures: Vec<Failure>) -> Failure {
     let is_lasting = failures.iter().all(Failure::is_lasting);
-    let has_one_reason = failures
-        .windows(2)
-        .all(|pair| pair[0].has_reason_of(&pair[1]));
-    let is_explained = is_lasting || failures.len() > 1 && has_one_reason;
+    let has_one_reason = failures.iter().all(|it| it.has_reason_of(&failures[0]));
+    let is_explained = is_lasting || has_one_reason;
     let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
     let detail = format!("no node of the cluster answers ({})", details.join("; "));
     match failures.into_iter().next() {
@@ -309,7 +307,9 @@ mod tests {
             failure.because(reason).passing()
         };
         let explained = |failures: Vec<Failure>| no_answer(failures).explanation();
-        assert_eq!(explained(vec![broken("it is full"); 2]), "it is full");
+        for count in [1, 2] {
+            assert_eq!(explained(vec![broken("it is full"); count]), "it is full");
+        }
         for failures in [vec![broken("it is full"), broken("it is old")], Vec::new()] {
             assert_eq!(explained(failures), "no node of the cluster answers");
         }
