@@ -146,17 +146,31 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
+impl<S: AsyncRead + Unpin> BoundedStream<S> {
+    /// Why nothing can be written: what the other side said before it closed the connection explains more than that it did.
+    /// With TLS 1.3 it refuses a certificate only after the client may write.
+    fn reason(&mut self, context: &mut Context<'_>, written: io::Error) -> io::Error {
+        let mut said = [0; 256];
+        match Pin::new(&mut self.stream).poll_read(context, &mut ReadBuf::new(&mut said)) {
+            Poll::Ready(Err(refusal)) => refusal,
+            Poll::Ready(Ok(())) | Poll::Pending => written,
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        Poll::Ready(written.map_err(|error| self.reason(context, error)))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
+        Poll::Ready(flushed.map_err(|error| self.reason(context, error)))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -168,7 +182,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, bytes));
+        Poll::Ready(written.map_err(|error| self.reason(context, error)))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -199,6 +214,53 @@ mod tests {
 
     fn get() -> Request<Full<Bytes>> {
         Request::new(Full::default())
+    }
+
+    /// The other side has said something, has closed, and was then sent a request.
+    #[derive(Default)]
+    struct ClosedAfterRefusal {
+        was_written: bool,
+    }
+
+    impl AsyncRead for ClosedAfterRefusal {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            match self.was_written {
+                true => Poll::Ready(Err(io::Error::other("refused"))),
+                false => Poll::Pending,
+            }
+        }
+    }
+
+    impl AsyncWrite for ClosedAfterRefusal {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.was_written = true;
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_said_before_the_connection_closed_is_the_reason() {
+        let connection = HttpConnection::over(ClosedAfterRefusal::default()).await;
+        let exchanged = connection.unwrap().exchange(get()).await;
+        let error = exchanged.expect_err("nothing can be written");
+        let reason = error.source().map(ToString::to_string);
+        assert_eq!(reason.as_deref(), Some("refused"), "{error:?}");
     }
 
     #[tokio::test]

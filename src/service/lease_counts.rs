@@ -13,6 +13,8 @@
 //! - No lease is counted for a shorter time than before, and a lease that two requests have counted is not undone by
 //!   either.
 //!
+//! - Where the count is too slow, a request goes on, and counts a young lease afterwards, if there is room.
+//!
 //! A lease that has lasted longer than it takes to count a grant is counted even if there is no room, because its count
 //! was lost. Only where there is such a quota is this paid for: one or two more requests to the store for each operation
 //! and quota.
@@ -22,7 +24,7 @@ mod claims;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all, join3};
+use futures_util::future::{join, join_all, join4};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -146,23 +148,17 @@ impl ServiceShared {
         before: Option<CountedBefore>,
         found: Vec<(&LockName, AfterOperation<'_>)>,
     ) {
-        let (mut kept, mut left, mut ended, mut unchanged) = (vec![], vec![], vec![], vec![]);
-        let (mut times_kept, mut times_left) = (vec![], vec![]);
+        let (mut kept, mut left, mut late) = <(Leases, Leases, Leases)>::default();
+        let (mut ended, mut unchanged) = (vec![], vec![]);
         for (name, found) in found {
-            let name = name.clone();
             match found {
-                AfterOperation::Held(lease)
-                    if matches!(before, Some(CountedBefore::NoRoom)) && is_young(lease) =>
-                {
-                    left.push(name);
-                    times_left.push(lease.holder.expires_in);
-                }
-                AfterOperation::Held(lease) => {
-                    kept.push(name);
-                    times_kept.push(lease.holder.expires_in);
-                }
-                AfterOperation::Ended => ended.push(name),
-                AfterOperation::Unchanged => unchanged.push(name),
+                AfterOperation::Held(lease) => match before {
+                    Some(CountedBefore::NoRoom) if is_young(lease) => left.push(name, lease),
+                    Some(CountedBefore::Unknown) if is_young(lease) => late.push(name, lease),
+                    Some(_) | None => kept.push(name, lease),
+                },
+                AfterOperation::Ended => ended.push(name.clone()),
+                AfterOperation::Unchanged => unchanged.push(name.clone()),
             }
         }
         let undone_by = match before {
@@ -170,34 +166,36 @@ impl ServiceShared {
             // The operation has left the rollback right as it was.
             Some(CountedBefore::Unknown) | None => UndoneBy::AsBefore,
         };
-        let lasts = longest(times_kept.iter().copied());
+        let lasts = longest(&kept.times);
         let keep = CountStep::Keep { undone_by, lasts };
-        let keep = self.count_held(leases, keep, (kept, token), &times_kept);
-        let lasts = longest(times_left.iter().copied());
+        let keep = self.count_held(leases, keep, token, kept);
+        let lasts = longest(&left.times);
         // Some of them may be counted, although there is no room for all.
-        let extend = CountStep::Extend { lasts };
-        let extend = self.count_held(leases, extend, (left, token), &times_left);
+        let extend = self.count_held(leases, CountStep::Extend { lasts }, token, left);
+        // Their grant may be about to find that there is no room for them.
+        let (by, lasts) = (Attempt::random(), longest(&late.times));
+        let take = self.count_held(leases, CountStep::Take { by, lasts }, token, late);
         let end = async {
             let end = self.end_counted(leases, CountStep::End, (&ended, token));
             let undo = self.uncount_before(leases, (&unchanged, token), before);
             join(end, undo).await;
         };
-        join3(keep, extend, end).await;
+        join4(keep, extend, take, end).await;
     }
 
-    /// Counts leases for as long as they last now. That goes on in the background if there is no time to wait for it: how
-    /// short one of the leases is must not decide whether the others are counted.
+    /// Counts leases for as long as they last now; if a step finds no room for all, those that are counted already. That
+    /// goes on in the background if there is no time to wait for it: how short one of the leases is must not decide
+    /// whether the others are counted.
     async fn count_held(
         self: &Arc<Self>,
         leases: &LeaseBudget,
         step: CountStep,
-        (names, token): (Vec<LockName>, Token),
-        times: &[Duration],
+        token: Token,
+        Leases { names, times }: Leases,
     ) {
-        if names.is_empty() {
+        let Some(&shortest) = times.iter().min() else {
             return;
-        }
-        let shortest = times.iter().min().copied().unwrap_or_default();
+        };
         let step_max = OPTIONAL_STEP_MAX.min(self.operation_timeout);
         let until = Instant::now() + step_max.min(shortest / COUNTED_WITHIN);
         let (inner, leases) = (Arc::clone(self), leases.clone());
@@ -206,7 +204,11 @@ impl ServiceShared {
             let (_, deadline) = inner.start();
             let claim = (&*names, token);
             // Without an answer, they are counted again from the next renewal on, or until they would have run out.
-            let _ = inner.count(&leases, step, claim, deadline).await;
+            let outcome = inner.count(&leases, step, claim, deadline).await;
+            if let (Ok(Room::Lacking { .. }), CountStep::Take { lasts, .. }) = (outcome, step) {
+                let extend = CountStep::Extend { lasts };
+                let _ = inner.count(&leases, extend, claim, deadline).await;
+            }
             let _ = counted.send(());
         });
         let _ = timeout_at(until, is_counted).await;
@@ -221,8 +223,11 @@ impl ServiceShared {
     ) {
         if let Some(lasts) = ttl.map(Ttl::get) {
             let extend = CountStep::Extend { lasts };
-            let claim = (names.to_vec(), token);
-            self.count_held(leases, extend, claim, &[lasts]).await;
+            let held = Leases {
+                names: names.to_vec(),
+                times: vec![lasts],
+            };
+            self.count_held(leases, extend, token, held).await;
         }
     }
 
@@ -330,6 +335,21 @@ enum Room<'a> {
     },
 }
 
+/// Leases of one claim.
+#[derive(Debug, Default)]
+struct Leases {
+    names: Vec<LockName>,
+    /// How long they last from now on.
+    times: Vec<Duration>,
+}
+
+impl Leases {
+    fn push(&mut self, name: &LockName, lease: &Lease) {
+        self.names.push(name.clone());
+        self.times.push(lease.holder.expires_in);
+    }
+}
+
 /// What an operation has learnt about the lease of a claim.
 enum AfterOperation<'a> {
     /// It is held, until then.
@@ -359,6 +379,6 @@ fn is_young(lease: &Lease) -> bool {
     Duration::from_millis(held_ms) < UNCOUNTED_MAX - AGE_DIFFERENCE_MAX
 }
 
-fn longest(times: impl Iterator<Item = Duration>) -> Duration {
-    times.max().unwrap_or_default()
+fn longest(times: &[Duration]) -> Duration {
+    times.iter().max().copied().unwrap_or_default()
 }

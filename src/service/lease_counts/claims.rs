@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{OPTIONAL_STEP_MAX, Room, is_young, longest};
+use super::{Leases, OPTIONAL_STEP_MAX, Room, is_young, longest};
 use crate::domain::{
     Acquired, CountStep, GrantKind, Granted, Holders, LeasesOf, LockName, LockState, Mode, Refused,
     Rollback, Ticket, Token, UNCOUNTED_MAX, UndoneBy,
@@ -97,7 +97,7 @@ impl Request {
         if is_new || is_young {
             let step = CountStep::Take {
                 by: self.attempt,
-                lasts: longest(times_of(granted)),
+                lasts: longest(&times_of(granted)),
             };
             let claim = (&*self.claim.names, self.claim.token);
             let counted = self.inner.count(leases, step, claim, deadline).await;
@@ -128,11 +128,15 @@ impl Request {
         if self.claim.takes_over {
             self.took_over.store(true, Ordering::Relaxed);
         }
-        let times: Vec<_> = times_of(granted).collect();
-        let lasts = longest(times.iter().copied());
+        let held = Leases {
+            names: self.claim.names.to_vec(),
+            times: times_of(granted),
+        };
+        let lasts = longest(&held.times);
         let keep = CountStep::Keep { undone_by, lasts };
-        let claim = (self.claim.names.to_vec(), self.claim.token);
-        self.inner.count_held(leases, keep, claim, &times).await;
+        self.inner
+            .count_held(leases, keep, self.claim.token, held)
+            .await;
     }
 
     /// Whether the leases that this attempt was granted may be so old that a repeated request counts them even without
@@ -199,8 +203,9 @@ impl Request {
 }
 
 /// The remaining times of leases.
-fn times_of(granted: &Granted) -> impl Iterator<Item = Duration> + Clone {
-    granted.leases.iter().map(|lease| lease.holder.expires_in)
+fn times_of(granted: &Granted) -> Vec<Duration> {
+    let leases = granted.leases.iter();
+    leases.map(|lease| lease.holder.expires_in).collect()
 }
 
 /// Whether a claim is one of the listed holders. An uncounted claim that is not among them is refused even if it holds,

@@ -85,15 +85,30 @@ async fn a_full_quota_is_not_exceeded_by_renewals_of_claims_that_wait() {
     join_all(waiting).await;
 }
 
-/// The grant is counted late at one process, so that a renewal at another one certainly comes before.
+/// A store whose count is this much late.
+fn counting_after(memory: &Arc<MemoryStore>, delay: Duration) -> Arc<ScriptedStore> {
+    let store = ScriptedStore::on(Arc::clone(memory));
+    Arc::new(store.with(Operation::CountLeases, Behavior::Delayed(delay)))
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_renewal_before_the_grant_is_counted_does_not_keep_it() {
+    assert_is_not_kept_by_a_renewal(Duration::ZERO).await;
+}
+
+/// The renewal does not wait for so long.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_whose_count_is_late_does_not_keep_what_is_not_counted() {
+    assert_is_not_kept_by_a_renewal(Duration::from_millis(100)).await;
+}
+
+/// The grant is counted so late at one process that a renewal at another one certainly comes before.
+async fn assert_is_not_kept_by_a_renewal(counted_after: Duration) {
     let memory = Arc::new(MemoryStore::new(100_000));
     let others = stores::service(Arc::clone(&memory) as Arc<dyn LockStore>);
-    let here = within_quota(&others, 1);
-    let store = ScriptedStore::on(memory);
-    let late = Behavior::Delayed(Duration::from_millis(500));
-    let store = Arc::new(store.with(Operation::CountLeases, late));
+    let store = counting_after(&memory, counted_after);
+    let here = within_quota(&stores::service(store as Arc<dyn LockStore>), 1);
+    let store = counting_after(&memory, Duration::from_millis(500));
     let there = within_quota(
         &stores::service(Arc::clone(&store) as Arc<dyn LockStore>),
         1,
