@@ -1,5 +1,5 @@
 //! What a store must be able to do besides [`LockStore`] to be a node of a quorum: take over the fencing tokens that the
-//! quorum has decided.
+//! quorum has decided, and follow an eviction that it has missed.
 //!
 //! A node that grants a lock can only propose a fencing token, because another node may have granted the lock before with
 //! a larger one. The quorum decides on the largest proposal of a majority, and has it recorded by a majority.
@@ -7,8 +7,8 @@
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{LockStore, StoreResult};
-use crate::domain::{Attempt, Claim, Fence};
+use super::{Deadlines, LockStore, StoreResult};
+use crate::domain::{Attempt, Claim, Evicted, Fence, LockName};
 
 /// The fencing tokens of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,4 +69,14 @@ pub trait AssignFences: LockStore {
         changes: &[FenceChange],
         deadline: Instant,
     ) -> StoreResult<Assigned>;
+
+    /// Evicts the holders of the lock, except those with a larger fencing token than `last`: they were granted it later. So
+    /// it does not matter when this arrives.
+    async fn evict_until(
+        &self,
+        name: &LockName,
+        reason: &str,
+        last: Fence,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted>;
 }

@@ -34,9 +34,9 @@ use super::{
     StoreHealth, StoreResult,
 };
 use crate::domain::{
-    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, LeaseQuota, Listing, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack,
-    SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, Fence, LeaseQuota, Listing,
+    LockName, LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback,
+    StepBack, SuspendOptions, Suspended, Token,
 };
 use database::FILE;
 pub use examination::{Examination, examine, excessive_rights};
@@ -329,5 +329,16 @@ impl AssignFences for FileStore {
     ) -> StoreResult<Assigned> {
         let assigned = self.memory.assign_fences(claim, changes, deadline);
         self.change(deadline, assigned).await
+    }
+
+    async fn evict_until(
+        &self,
+        name: &LockName,
+        reason: &str,
+        last: Fence,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted> {
+        let evicted = self.memory.evict_until(name, reason, last, deadlines);
+        self.change(deadlines.end, evicted).await
     }
 }

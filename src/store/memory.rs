@@ -8,6 +8,7 @@
 mod assign;
 mod clock;
 mod counting;
+mod eviction;
 mod journal;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,9 +26,8 @@ use super::{
     StoreResult,
 };
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Claim, Evicted, Holders, Listing, LockName, LockNames, LockView,
-    QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended,
-    Token,
+    Acquired, Attempt, Claim, Evicted, Listing, LockName, LockNames, LockView, QueueRequest,
+    Released, RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Token,
 };
 use clock::Clock;
 pub(super) use clock::wall_time;
@@ -35,8 +35,6 @@ use counting::LeaseCounts;
 pub(super) use journal::{Journal, deliver};
 use journal::{LockedState, has_room};
 
-/// How many holders one step of an eviction evicts.
-const EVICTED_PER_STEP: usize = 64;
 /// After so many steps of such work there is a pause, so that it leaves most of a core to requests.
 const STEPS_PER_PAUSE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -290,42 +288,7 @@ impl LockStore for MemoryStore {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        let mut room = AnswerRoom::for_locks(1);
-        let mut holders = Holders::none();
-        let names = std::slice::from_ref(name);
-        let claims = self
-            .step_on(names, deadlines.end, |state, now| {
-                state.begin_eviction(now, name)
-            })
-            .await?;
-        let mut is_complete = true;
-        for (number, claims) in claims.chunks(EVICTED_PER_STEP).enumerate() {
-            let evict = || self.step(|state, now| state.evict(now, name, claims, reason));
-            let step = async {
-                // Another eviction must not take the room between the check and the step.
-                let _alone = self.evicting.lock().await;
-                if Instant::now() > deadlines.end || !has_room(self.journal.as_deref()).await {
-                    return None;
-                }
-                Some(match number {
-                    0 => evict(),
-                    _ => self.in_turn(evict).await,
-                })
-            };
-            let Ok(Some(evicted)) = timeout_at(deadlines.end, step).await else {
-                is_complete = false;
-                break;
-            };
-            holders.total += evicted.len() as u64;
-            let left = AnswerRoom::HOLDERS_MAX - holders.listed.len();
-            holders
-                .listed
-                .extend(room.take(evicted.into_iter().take(left)));
-        }
-        Ok(Evicted {
-            holders,
-            is_complete,
-        })
+        self.evict_some(name, reason, None, deadlines).await
     }
 
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {

@@ -217,7 +217,9 @@ impl LockStore for RedisStore {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        self.node_for(name).evict(name, reason, deadlines).await
+        self.node_for(name)
+            .evict(name, reason, None, deadlines)
+            .await
     }
 
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {

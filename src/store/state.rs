@@ -36,7 +36,7 @@ use std::time::Duration;
 use super::assignment::{Assigned, FenceChange};
 use super::{Finding, ListQuery, StoreError};
 use crate::domain::{
-    Acquired, Attempt, ClaimDigest, Holder, LockName, LockView, QueueRequest, Released,
+    Acquired, Attempt, ClaimDigest, Fence, Holder, LockName, LockView, QueueRequest, Released,
     RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Timestamp,
 };
 pub use bytes::{Downtime, InvalidRow};
@@ -245,13 +245,14 @@ impl State {
         self.step(now, |table| table.release(keys, step_back, now))
     }
 
-    /// The holders of the lock, to be evicted in steps.
+    /// The holders of the lock, to be evicted in steps: all of them, or those without a larger fencing token than `last`.
     pub fn begin_eviction(
         &mut self,
         now: StoreTime,
         name: &LockName,
+        last: Option<Fence>,
     ) -> StepResult<'_, Vec<ClaimDigest>> {
-        self.step(now, |table| table.begin_eviction(name, now))
+        self.step(now, |table| table.begin_eviction(name, last, now))
     }
 
     /// One step of an eviction: evicts those of these claims that hold the lock.

@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::MemoryStore;
-use crate::domain::Claim;
-use crate::store::StoreResult;
+use crate::domain::{Claim, Evicted, Fence, LockName};
 use crate::store::assignment::{AssignFences, Assigned, FenceChange};
 use crate::store::state::KeyedClaim;
+use crate::store::{Deadlines, StoreResult};
 
 #[async_trait]
 impl AssignFences for MemoryStore {
@@ -19,5 +19,15 @@ impl AssignFences for MemoryStore {
     ) -> StoreResult<Assigned> {
         let claim = KeyedClaim::new(claim);
         Ok(self.step(|state, now| state.assign_fences(now, &claim, changes)))
+    }
+
+    async fn evict_until(
+        &self,
+        name: &LockName,
+        reason: &str,
+        last: Fence,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted> {
+        self.evict_some(name, reason, Some(last), deadlines).await
     }
 }

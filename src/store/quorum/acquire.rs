@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::drift::Drift;
-use super::late_changes::of_change;
+use super::late_changes::{may_re_enter, of_acquire};
 use super::lease;
 use super::nodes::{ByNode, Effect};
 use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
@@ -17,7 +17,7 @@ use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, HoldCount, Lease, Mode, QueueRequest,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -67,10 +67,8 @@ impl Core {
                 requested: attempt,
                 attempt: self.attempts.at_nodes(claim.token, attempt),
                 request: request.copied(),
-                deadline: match may_re_enter(claim) {
-                    true => of_change(deadline),
-                    false => deadline,
-                },
+                deadline: of_acquire(claim, deadline),
+                ends: deadline,
                 now_us: wall_time().unix_us(),
             };
             if let Some(place) = known_place {
@@ -135,9 +133,7 @@ impl Core {
         if let Verdict::Unplaced(sequence) = verdict {
             place = Some(sequence);
             round.place(sequence);
-            votes = votes_at_place
-                .until(ask.deadline, verdict::is_decided)
-                .await;
+            votes = votes_at_place.until(ask.ends, verdict::is_decided).await;
             verdict = judge(self.drift, &votes);
         }
         if let Verdict::Answered(Acquired::Waiting(waiting)) = &verdict {
@@ -218,11 +214,6 @@ impl Core {
         }
         Ok(None)
     }
-}
-
-/// Whether the request may change a lease that the claim has.
-fn may_re_enter(claim: &Claim) -> bool {
-    claim.hold_count > HoldCount::ONE
 }
 
 /// The error of a claim that may hold its locks since an earlier request.

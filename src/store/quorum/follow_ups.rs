@@ -3,9 +3,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, sleep};
+
+use super::nodes::answered_by;
+use crate::backoff::{Backoff, jittered};
+use crate::store::StoreResult;
 
 /// The most operations that one node may have left to follow.
 const FOLLOW_UPS_MAX: usize = 4_096;
+
+/// The pauses between the tries of a clean-up that a node has not confirmed.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// How long one try of a clean-up may take.
+const TRY_MAX: Duration = Duration::from_secs(2);
 
 /// The follow-ups at one node.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +58,21 @@ impl FollowUps {
 impl Drop for FollowUpPermit {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Repeats a clean-up until the node has confirmed it, or there is nothing left to clean up.
+pub(super) async fn confirm<T>(
+    until: Instant,
+    mut clean_up: impl FnMut(Instant) -> BoxFuture<'static, StoreResult<T>>,
+) {
+    let mut pauses = Backoff::default();
+    while Instant::now() < until {
+        let try_until = until.min(Instant::now() + TRY_MAX);
+        if answered_by(try_until, clean_up(try_until)).await.is_ok() {
+            return;
+        }
+        sleep(jittered(pauses.next(RETRY_MIN, RETRY_MAX))).await;
     }
 }
 

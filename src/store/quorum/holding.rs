@@ -11,8 +11,8 @@ use super::late_changes::of_change;
 use super::nodes::{ByNode, Effect, NodeOperation, Tries};
 use super::{lease, merge};
 use crate::domain::{
-    Attempt, Claim, Fence, Lease, LockNames, Released, Rollback, StepBack, SuspendOptions,
-    Suspended, Token,
+    Attempt, Claim, Fence, Lease, LockNames, Released, RenewOptions, Rollback, RollbackRight,
+    StepBack, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult, TOMBSTONE_TTL};
 
@@ -87,6 +87,12 @@ impl Core {
             if step_back.is_none() || !tries.again(&released, deadline).await {
                 return released;
             }
+            // Nodes may have the leases with different tokens for good, and a renewal has one recorded.
+            let options = RenewOptions {
+                rollback_right: RollbackRight::AsBefore,
+                ..RenewOptions::default()
+            };
+            let _ = self.renew_once(names, token, options, deadline).await;
         }
     }
 

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::drift::TokenLead;
-use super::follow_ups::FollowUps;
+use super::follow_ups::{FollowUps, confirm};
 use super::merge::majority_of;
 use super::turns::{NodeTurn, NodeTurns};
-use crate::backoff::{Backoff, jittered};
 use crate::domain::Token;
 use crate::store::assignment::AssignFences;
 use crate::store::{Fault, StoreError, StoreHealth, StoreResult};
@@ -21,13 +20,6 @@ use crate::telemetry::traces;
 /// How long an operation waits for the rest once a majority has answered without deciding it. A node that is slower than
 /// that has no say in it.
 const LATE_ANSWERS_MAX: Duration = Duration::from_millis(100);
-
-/// The pauses between the tries of a clean-up that a node has not confirmed.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(2);
-
-/// How long one try of a clean-up may take.
-const TRY_MAX: Duration = Duration::from_secs(2);
 
 /// One node.
 pub(super) type NodeStore = Arc<dyn AssignFences>;
@@ -151,6 +143,22 @@ impl Nodes {
             }));
         }
         answers
+    }
+
+    /// Has a node carry out an operation of which it does not matter when it arrives, as it does not answer now.
+    pub(super) fn follow<T: Send + 'static>(
+        &self,
+        index: usize,
+        until: Instant,
+        operation: NodeOperation<T>,
+    ) {
+        if let Some(follow_up) = self.follow_ups[index].begin() {
+            let node = Arc::clone(&self.nodes[index]);
+            tokio::spawn(traces::inherit(async move {
+                confirm(until, |try_until| operation(Arc::clone(&node), try_until)).await;
+                drop(follow_up);
+            }));
+        }
     }
 
     /// Puts an operation on a claim to all nodes, at each in its turn.
@@ -360,21 +368,6 @@ pub(super) async fn answered_by<T>(
         let detail = "a node did not answer in time";
         Err(StoreError::unknown(Fault::Timeout, detail))
     })
-}
-
-/// Repeats a clean-up until the node has confirmed it, or there is nothing left to clean up.
-pub(super) async fn confirm<T>(
-    until: Instant,
-    mut clean_up: impl FnMut(Instant) -> BoxFuture<'static, StoreResult<T>>,
-) {
-    let mut pauses = Backoff::default();
-    while Instant::now() < until {
-        let try_until = until.min(Instant::now() + TRY_MAX);
-        if answered_by(try_until, clean_up(try_until)).await.is_ok() {
-            return;
-        }
-        sleep(jittered(pauses.next(RETRY_MIN, RETRY_MAX))).await;
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::backoff::{Backoff, jittered};
 use crate::domain::{Evicted, LockName, LockView};
-use crate::store::{Deadlines, StoreResult};
+use crate::store::{Deadlines, Fault, StoreError, StoreResult, TOMBSTONE_TTL};
 
 /// For how long a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
 /// that made a grant has ended, or if a node is silent; then the view shows what is likeliest.
@@ -131,14 +131,14 @@ impl Core {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        let (lock, reason) = (name.clone(), reason.to_owned());
+        let (lock, reason_at_nodes) = (name.clone(), reason.to_owned());
         // A step that is late would end claims that were granted after the answer.
         let deadlines = Deadlines {
             step: deadlines.step.min(CHANGE_WITHIN),
             ..deadlines
         };
         let operation: NodeOperation<Evicted> = Arc::new(move |node, _| {
-            let (lock, reason) = (lock.clone(), reason.clone());
+            let (lock, reason) = (lock.clone(), reason_at_nodes.clone());
             Box::pin(async move { node.evict(&lock, &reason, deadlines).await })
         });
         let answers = self.nodes.ask(deadlines.end, &operation);
@@ -152,6 +152,9 @@ impl Core {
             .await;
         let majority = self.nodes.majority();
         let nodes = self.nodes.all().len();
+        if evicted.has_majority() {
+            self.follow_eviction(name, reason, &evicted);
+        }
         let evicted = evicted.of_majority(Effect::MayBeDone)?;
         let needed = merge::needed(nodes, evicted.len());
         let holders: Vec<_> = evicted.iter().map(|evicted| &evicted.holders).collect();
@@ -161,5 +164,37 @@ impl Core {
             holders: merge::evicted(self.drift, needed, &holders),
             is_complete: complete.count() >= majority && !may_go_on,
         })
+    }
+
+    /// Has the nodes that have not evicted all holders evict those that others have, for as long as the others refuse their
+    /// tokens. Else the next holder would have to do without such a node, for as long as that lease would have lasted.
+    fn follow_eviction(&self, name: &LockName, reason: &str, evicted: &ByNode<Evicted>) {
+        let holders = evicted.received().flat_map(|it| &it.holders.listed);
+        let Some(last) = holders.map(|holder| holder.fence).max() else {
+            return;
+        };
+        let until = Instant::now() + TOMBSTONE_TTL;
+        for (index, answer) in evicted.0.iter().enumerate() {
+            if matches!(answer, Some(Ok(evicted)) if evicted.is_complete) {
+                continue;
+            }
+            let (lock, reason) = (name.clone(), reason.to_owned());
+            let operation: NodeOperation<()> = Arc::new(move |node, end| {
+                let (lock, reason) = (lock.clone(), reason.clone());
+                let step = CHANGE_WITHIN;
+                let deadlines = Deadlines { step, end };
+                Box::pin(async move {
+                    let evicted = node.evict_until(&lock, &reason, last, deadlines).await?;
+                    match evicted.is_complete {
+                        true => Ok(()),
+                        false => Err(StoreError::unavailable(
+                            Fault::Busy,
+                            "it has too many holders",
+                        )),
+                    }
+                })
+            });
+            self.nodes.follow(index, until, operation);
+        }
     }
 }

@@ -78,7 +78,7 @@ impl Core {
         }
     }
 
-    async fn renew_once(
+    pub(super) async fn renew_once(
         &self,
         names: &LockNames,
         token: Token,

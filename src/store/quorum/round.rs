@@ -33,8 +33,9 @@ use tokio::time::{Instant, sleep};
 use super::attempts::Attempts;
 use super::decision::{Assignment, Decision};
 use super::drift::{TOO_FAR_AHEAD, TokenLead};
-use super::follow_ups::{FollowUpPermit, FollowUps};
-use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by, confirm};
+use super::follow_ups::{FollowUpPermit, FollowUps, confirm};
+use super::late_changes::of_acquire;
+use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by};
 use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
 use super::verdict::fences;
@@ -62,7 +63,10 @@ pub(super) struct Ask {
     /// What the nodes know it by.
     pub(super) attempt: Attempt,
     pub(super) request: Option<QueueRequest>,
+    /// When the nodes no longer grant it anything.
     pub(super) deadline: Instant,
+    /// When the round is over. To record a token changes nothing that a later request could have changed.
+    pub(super) ends: Instant,
     /// The time of this process's clock, in microseconds since 1970.
     pub(super) now_us: u64,
 }
@@ -72,7 +76,7 @@ pub(super) struct Round {
     decision: watch::Sender<Decision>,
     assignments: u8,
     nodes: usize,
-    deadline: Instant,
+    ends: Instant,
 }
 
 /// The part of one node.
@@ -135,7 +139,7 @@ impl Round {
             decision,
             assignments: 0,
             nodes: count,
-            deadline: ask.deadline,
+            ends: ask.ends,
         };
         (round, [votes, votes_at_place])
     }
@@ -159,7 +163,7 @@ impl Round {
             let majority = answers.majority();
             recorded >= majority || recorded + answers.missing() < majority
         };
-        answers.until(self.deadline, is_decided).await
+        answers.until(self.ends, is_decided).await
     }
 
     /// Ends the round: the claim holds its locks.
@@ -193,6 +197,7 @@ impl RoundPart {
         let mut decision = self.decided(0).await;
         if let Decision::Place(sequence) = decision {
             self.ask.take_place(sequence);
+            self.ask.deadline = of_acquire(&self.ask.claim, self.ask.ends);
             answer = self.acquire().await;
             may_hold |= self::may_hold(&answer);
             vote_again(answer.clone());
@@ -271,6 +276,7 @@ impl RoundPart {
             deadline,
             now_us,
             requested: _,
+            ends: _,
         } = self.ask.clone();
         let in_turn = async {
             self.turn.begins().await;
@@ -297,7 +303,7 @@ impl RoundPart {
         decided: &[Fence],
     ) -> StoreResult<Recording> {
         let changes = changes(present, decided, false, Some(self.ask.attempt));
-        Ok(match self.assign(&changes, self.ask.deadline).await? {
+        Ok(match self.assign(&changes, self.ask.ends).await? {
             Assigned::Held(permits_used) => Recording::Recorded(Recorded {
                 granted: granted.clone(),
                 permits_used,

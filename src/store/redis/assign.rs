@@ -9,9 +9,9 @@ use super::node::{Node, ScriptTries};
 use super::reply::{Malformed, Reply};
 use super::scripts::ScriptRequest;
 use super::{RedisStore, scripts};
-use crate::domain::Claim;
+use crate::domain::{Claim, Evicted, Fence, LockName};
 use crate::store::assignment::{AssignFences, Assigned, FenceChange, PermitUse};
-use crate::store::{Fault, StoreError, StoreResult};
+use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
 #[async_trait]
 impl AssignFences for RedisStore {
@@ -28,6 +28,19 @@ impl AssignFences for RedisStore {
                 Err(StoreError::unavailable(Fault::Corrupt, detail))
             }
         }
+    }
+
+    async fn evict_until(
+        &self,
+        name: &LockName,
+        reason: &str,
+        last: Fence,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted> {
+        let evicted = self
+            .node_for(name)
+            .evict(name, reason, Some(last), deadlines);
+        evicted.await
     }
 }
 

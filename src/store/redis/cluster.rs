@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use redis::RedisConnectionInfo;
+use redis::{RedisConnectionInfo, RedisError};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::UNPOISONED;
@@ -29,7 +29,6 @@ use super::failure::{Execution, Failure};
 use super::transport::{Endpoint, Transport};
 use crate::config::ClusterAddress;
 use crate::store::Fault;
-pub(super) use sockets::NodeSocket;
 use sockets::NodeSockets;
 use topology::NodeLine;
 pub(super) use topology::{ClusterView, Topology};
@@ -195,26 +194,25 @@ impl Cluster {
     }
 
     async fn ask(&self, endpoint: &Endpoint) -> Result<Vec<NodeLine>, Failure> {
-        let mut socket = self.sockets.open(endpoint, 0).await?;
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("NODES");
-        let asking = command.query_async::<String>(&mut socket.shared);
-        let answer = timeout_at(Instant::now() + ANSWER_TIMEOUT, asking).await;
-        let failure = match answer {
-            Ok(Ok(answer)) => return Ok(topology::node_lines(&answer, &endpoint.0)),
-            Ok(Err(error)) if error.to_string().contains("cluster support disabled") => {
-                return Err(Failure::new(Fault::Cluster, Execution::NotDone, error.to_string())
-                    .because(
-                        "it is no node of a Redis Cluster; write redis:// in LEASEHOLD_STORE, or set cluster-enabled to yes",
-                    ));
-            }
-            Ok(Err(error)) => Failure::of(&error).before_any_command(),
-            Err(_) => Failure::timed_out().before_any_command(),
-        };
-        if failure.fault != Fault::Permission {
-            socket.is_broken.store(true, Ordering::Relaxed);
-        }
-        Err(failure)
+        let asking = self.sockets.answer(endpoint, 0, |socket| {
+            Box::pin(async move {
+                let mut command = redis::cmd("CLUSTER");
+                command.arg("NODES");
+                let asking = command.query_async::<String>(&mut socket.shared);
+                match timeout_at(Instant::now() + ANSWER_TIMEOUT, asking).await {
+                    Ok(Ok(answer)) => Ok(answer),
+                    Ok(Err(error)) => Err(
+                        match error.to_string().contains("cluster support disabled") {
+                            true => no_cluster(&error),
+                            false => Failure::of(&error).before_any_command(),
+                        },
+                    ),
+                    Err(_) => Err(Failure::timed_out().before_any_command()),
+                }
+            })
+        });
+        let (_, answer) = asking.await?;
+        Ok(topology::node_lines(&answer, &endpoint.0))
     }
 
     /// How many subscribers some channels have on all nodes together; none unless all of them answer.
@@ -262,6 +260,13 @@ impl Cluster {
         let mut barriers = self.barriers.lock().expect(UNPOISONED);
         Arc::clone(barriers.entry(primary).or_default())
     }
+}
+
+fn no_cluster(error: &RedisError) -> Failure {
+    let failure = Failure::new(Fault::Cluster, Execution::NotDone, error.to_string());
+    failure.because(
+        "it is no node of a Redis Cluster; write redis:// in LEASEHOLD_STORE, or set cluster-enabled to yes",
+    )
 }
 
 /// Why no node answers. If none refuses this process for good, and they have no reason in common, it may pass.

@@ -2,7 +2,7 @@
 //! of a partition is. `pool` and `subscriber` decide when to try again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::barriers::Barriers;
 use super::cluster::Cluster;
-use super::cluster::{NodeSocket, partitions};
+use super::cluster::partitions;
 use super::failure::{Execution, Failure};
 use super::info::ServerInfo;
 use super::redirection::Redirection;
@@ -105,27 +105,25 @@ impl Connector {
             return self.open_alone().await;
         };
         let endpoint = cluster.owner(*partition).await?;
-        let mut socket = socket_of(cluster, &endpoint, *partition).await?;
-        let reading = timeout(self.timeout(), socket.report()).await;
-        let server = reading.unwrap_or_else(|_| Err(Failure::timed_out().before_any_command()));
-        match server {
-            Ok(server) if server.is_primary() => Ok(Opened {
-                shared: socket.shared,
-                server,
-                is_broken: socket.is_broken,
-            }),
-            Ok(_) => {
-                cluster.may_have_moved();
-                Err(no_primary(REPLICA_OF_CLUSTER))
-            }
-            Err(failure) => {
-                cluster.may_have_moved();
-                if failure.fault != Fault::Permission {
-                    socket.is_broken.store(true, Ordering::Relaxed);
-                }
-                Err(failure)
-            }
+        let within = self.timeout();
+        let answer = cluster.sockets.answer(&endpoint, *partition, |socket| {
+            Box::pin(async move {
+                let reading = timeout(within, socket.report()).await;
+                reading.unwrap_or_else(|_| Err(Failure::timed_out().before_any_command()))
+            })
+        });
+        // If there is none, another primary may have taken over.
+        let answered = answer.await;
+        let (socket, server) = answered.inspect_err(|_| cluster.may_have_moved())?;
+        if !server.is_primary() {
+            cluster.may_have_moved();
+            return Err(no_primary(REPLICA_OF_CLUSTER));
         }
+        Ok(Opened {
+            shared: socket.shared,
+            server,
+            is_broken: socket.is_broken,
+        })
     }
 
     /// A connection for commands that shares its socket with no other one.
@@ -159,7 +157,9 @@ impl Connector {
     ) -> Result<MultiplexedConnection, Failure> {
         match &self.target {
             Target::Of(cluster, partition) => {
-                Ok(socket_of(cluster, endpoint, *partition).await?.shared)
+                let opening = cluster.sockets.open(endpoint, *partition).await;
+                let socket = opening.inspect_err(|_| cluster.may_have_moved())?;
+                Ok(socket.shared)
             }
             Target::At(_) | Target::By(_) => self.transport.open(endpoint, &self.settings).await,
         }
@@ -272,16 +272,6 @@ impl Connector {
             )),
         }
     }
-}
-
-/// A socket to the primary of a partition. If there is none, another one may have taken over.
-async fn socket_of(
-    cluster: &Cluster,
-    primary: &Endpoint,
-    partition: usize,
-) -> Result<NodeSocket, Failure> {
-    let opening = cluster.sockets.open(primary, partition).await;
-    opening.inspect_err(|_| cluster.may_have_moved())
 }
 
 fn no_primary(reason: &'static str) -> Failure {

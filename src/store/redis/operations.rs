@@ -8,7 +8,7 @@ use super::node::{LOSSES_MAX, Node, ScriptTries};
 use super::scripts::ScriptRequest;
 use super::{decode, scripts, views};
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Claim, Conflict, Evicted, HoldCount, Holders, LockName,
+    Acquired, AnswerRoom, Attempt, Claim, Conflict, Evicted, Fence, HoldCount, Holders, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, StepBack, SuspendOptions,
     Suspended, Token, Waiting,
 };
@@ -214,10 +214,12 @@ impl Node {
             .await
     }
 
+    /// Evicts all holders, or those without a larger fencing token than `last`.
     pub(super) async fn evict(
         &self,
         name: &LockName,
         reason: &str,
+        last: Option<Fence>,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
         let (node, lock) = (self, self.keys.lock(name));
@@ -236,6 +238,7 @@ impl Node {
                 command.arg(node.messages.evictions_channel());
                 command.arg(node.messages.channel());
                 command.arg(listed_max);
+                command.arg(last.map_or(Fence::MAX, Fence::get));
                 command
             };
             let run = node.run_in_time(request, deadline, command, views::evicted);

@@ -169,7 +169,7 @@ fn run(state: &mut State, now: StoreTime, step: &TimedStep) -> (String, Vec<Row>
         TestStep::Withdraw(rollback) => observed(state.withdraw(now, claim, attempt, rollback)),
         TestStep::Evict => {
             let name = &keys[0].name;
-            let holders = state.begin_eviction(now, name);
+            let holders = state.begin_eviction(now, name, None);
             let (mut changed, holders) = (holders.changed.to_vec(), holders.answer);
             let (observed, rest) = observed(state.evict(now, name, &holders, "stuck"));
             changed.extend(rest);

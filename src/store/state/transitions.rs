@@ -10,7 +10,7 @@ use super::table::{ExpiryBacklog, Table};
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Attempt, ClaimDigest, EventKind, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
+    Attempt, ClaimDigest, EventKind, Fence, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
     Released, RenewOptions, Renewal, Renewed, Rollback, StepBack,
 };
 
@@ -138,9 +138,22 @@ impl Table {
     }
 
     /// The holders of the lock, to be evicted in steps. Claims granted between two steps are not among them.
-    pub(super) fn begin_eviction(&mut self, name: &LockName, now: StoreTime) -> Vec<ClaimDigest> {
-        let slot = self.find(name, now);
-        slot.map_or_else(Vec::new, |slot| self.locks[slot].leases.claims())
+    pub(super) fn begin_eviction(
+        &mut self,
+        name: &LockName,
+        last: Option<Fence>,
+        now: StoreTime,
+    ) -> Vec<ClaimDigest> {
+        let Some(slot) = self.find(name, now) else {
+            return Vec::new();
+        };
+        let leases = &self.locks[slot].leases;
+        let mut claims = leases.claims();
+        if let Some(last) = last {
+            let is_meant = |claim| leases.get(claim).is_some_and(|record| record.fence <= last);
+            claims.retain(|claim| is_meant(*claim));
+        }
+        claims
     }
 
     /// One step of an eviction: evicts some of the holders.

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::tokens::replayed;
 use crate::support::fixture::{
-    Fixture, FixtureRedis, SHORT, claim, claim_on, claim_on_all, deadline, for_short, fresh_name,
-    in_mode, leases_granted, lock_of, names, permits, reader, rival,
+    Fixture, FixtureRedis, SHORT, claim, claim_on, claim_on_all, deadline, deadlines, for_short,
+    fresh_name, in_mode, leases_granted, lock_of, names, permits, reader, rival,
 };
 use crate::support::stores;
 
@@ -96,6 +96,8 @@ on_every_node! {
     each_lock_of_a_claim_is_asked_for_the_attempt_that_received_it_last
     an_assignment_reports_who_takes_permits_of_a_limit
     a_lease_that_shares_its_lock_gets_no_token_that_was_given_before
+    an_eviction_until_a_token_ends_no_later_lease
+    an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock
 }
 
 /// A larger token for a lease.
@@ -342,4 +344,40 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
         attempt: Some(attempt),
     };
     assert_eq!(node.assign(&second, &[recorded]).await, held);
+}
+
+/// The holders of the lock that an eviction until this token ends.
+async fn evicted_until(node: &NodeFixture, claim: &Claim, last: Fence) -> Vec<Fence> {
+    let evicted = node
+        .node
+        .evict_until(lock_of(claim), "stuck", last, deadlines());
+    let evicted = evicted.await.expect("the store answers");
+    assert!(evicted.is_complete);
+    let listed = evicted.holders.listed.iter();
+    listed.map(|holder| holder.fence).collect()
+}
+
+async fn an_eviction_until_a_token_ends_no_later_lease(node: &NodeFixture) {
+    let first = claim();
+    let second = rival(&first);
+    let before = node.fixture.granted(&first).await.holder.fence;
+    node.fixture.freed(&first).await;
+    let fence = node.fixture.granted(&second).await.holder.fence;
+    assert_eq!(evicted_until(node, &second, before).await, []);
+    node.fixture.renewed(&second, None).await;
+    assert_eq!(evicted_until(node, &second, fence).await, [fence]);
+    node.fixture.granted(&rival(&second)).await;
+}
+
+async fn an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock(node: &NodeFixture) {
+    let first = reader(&claim());
+    let second = reader(&first);
+    let before = node.fixture.granted(&first).await.holder.fence;
+    let fence = node.fixture.granted(&second).await.holder.fence;
+    assert!(before < fence);
+    assert_eq!(evicted_until(node, &first, before).await, [before]);
+    assert_eq!(node.fixture.holder(lock_of(&second)).await.fence, fence);
+    node.fixture.renewed(&second, None).await;
+    assert_eq!(evicted_until(node, &first, fence).await, [fence]);
+    node.fixture.granted(&rival(&first)).await;
 }

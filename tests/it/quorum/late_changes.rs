@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Claim, Mode, Released};
+use leasehold::domain::{Claim, GrantKind, Mode, Released, RenewOptions, Renewed};
 use leasehold::store::{Deadlines, LockStore};
 use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, has_granted, plain_stores};
+use crate::support::eventually;
 use crate::support::fixture::{
-    LONG, assert_held, at_depth, claim, hold_count, in_mode, lock_of, only, reader, rival,
+    LONG, READ, Waiter, assert_held, at_depth, claim, deadline, hold_count, in_mode, lock_of, only,
+    permits, reader, rival,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -63,6 +65,65 @@ async fn an_eviction_that_is_late_at_a_node_ends_no_claim_that_was_granted_after
     sleep(STEP * 20).await;
     let exclusive = in_mode(&rival(&old), Mode::Exclusive);
     assert_held(&other.fixture.acquire(&exclusive).await);
+}
+
+/// Otherwise the next holder would depend on the other nodes, for as long as the lease that was evicted would have lasted.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_reaches_a_node_that_was_away_and_ends_no_claim_that_was_granted_after_it() {
+    for mode in [Mode::Exclusive, READ, permits(1, 1)] {
+        let [first, second, _] = processes();
+        let old = in_mode(&claim(), mode);
+        first.fixture.granted(&old).await;
+        first.settled().await;
+        first.without(&[2]);
+        let evicted = first.fixture.evict(lock_of(&old), "stuck").await;
+        assert_eq!(evicted.len(), 1);
+        let new = rival(&old);
+        assert!(has_granted(second.acquire(&new).await));
+        first.without(&[]);
+        let ends = async || {
+            let at_node = &first.nodes[2].store;
+            let renewed = at_node.renew(&old.names, old.token, RenewOptions::default(), deadline());
+            matches!(renewed.await, Ok(Renewed::NotHolder(_))).then_some(())
+        };
+        eventually("the node has evicted it", ends).await;
+        second.fixture.renewed(&new, None).await;
+        second.settled().await;
+        second.without(&[0]);
+        second.fixture.renewed(&new, None).await;
+    }
+}
+
+/// The time in which a change may reach a node is over when the fencing tokens are recorded.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_holds_several_times_is_granted_while_a_node_is_silent() {
+    for silent in 0..3 {
+        let process = Process::alone();
+        process.behaves(&[silent], &Behavior::Unanswered);
+        for mode in [Mode::Exclusive, READ, permits(2, 3)] {
+            let claim = at_depth(&in_mode(&claim(), mode), 2);
+            process.fixture.granted(&claim).await;
+            let deeper = process.acquire(&at_depth(&claim, 3)).await;
+            let kind = deeper.expect("a majority answers").kind();
+            assert_eq!(kind, Some(GrantKind::Reentered), "{mode:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_to_hold_several_times_is_not_overtaken_while_a_node_is_silent() {
+    let process = Process::alone();
+    let held = claim();
+    process.fixture.granted(&held).await;
+    let mut waiters = [2, 1].map(|depth| Waiter::new(at_depth(&rival(&held), depth)));
+    for waiter in &mut waiters {
+        process.fixture.still_waits(waiter).await;
+    }
+    process.settled().await;
+    process.behaves(&[2], &Behavior::Unanswered);
+    process.fixture.freed(&held).await;
+    process.fixture.still_waits(&mut waiters[1]).await;
+    process.fixture.granted_after_wait(&mut waiters[0]).await;
 }
 
 #[tokio::test(start_paused = true)]

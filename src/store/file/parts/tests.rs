@@ -48,7 +48,7 @@ impl Unwritten {
     fn evict(&mut self, name: &str) {
         let name = lock(name);
         self.step(|state, now| {
-            let claims = state.begin_eviction(now, &name).answer;
+            let claims = state.begin_eviction(now, &name, None).answer;
             state.evict(now, &name, &claims, "stuck");
         });
     }

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use redis::RedisConnectionInfo;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::Instant;
 
 use super::UNPOISONED;
+use crate::store::Fault;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::info::ServerInfo;
 use crate::store::redis::transport::{Endpoint, Transport};
@@ -136,6 +137,33 @@ impl NodeSockets {
             }
             Err(failure) => {
                 state.failed = Some((began, failure.clone()));
+                Err(failure)
+            }
+        }
+    }
+
+    /// What a node answers to a question that changes nothing. A socket that has broken since it was last used is replaced
+    /// once, so that it says nothing about the node.
+    pub(in crate::store::redis) async fn answer<T>(
+        &self,
+        endpoint: &Endpoint,
+        number: usize,
+        ask: impl for<'a> Fn(&'a mut NodeSocket) -> BoxFuture<'a, Result<T, Failure>>,
+    ) -> Result<(NodeSocket, T), Failure> {
+        let mut socket = self.open(endpoint, number).await?;
+        let mut answer = ask(&mut socket).await;
+        if matches!(&answer, Err(failure) if failure.fault == Fault::Io) {
+            socket.is_broken.store(true, Ordering::Relaxed);
+            socket = self.open(endpoint, number).await?;
+            answer = ask(&mut socket).await;
+        }
+        match answer {
+            Ok(answer) => Ok((socket, answer)),
+            Err(failure) => {
+                // What a node refuses says nothing against the socket.
+                if failure.fault != Fault::Permission {
+                    socket.is_broken.store(true, Ordering::Relaxed);
+                }
                 Err(failure)
             }
         }

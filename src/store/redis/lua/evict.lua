@@ -1,15 +1,20 @@
--- Takes a lock away from its holders, a bounded number at a time.
+-- Takes a lock away from its holders, a bounded number at a time, except those with a larger fencing token than the last one
+--   that is meant.
 -- KEYS: lock_key, answer_key
--- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max
+-- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max, last
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the
 --   leases that it lists, at most listed_max; or request and now_us alone if it came too late, and nothing was done
 -- include: clock reservation
 local lock_key, answer_key = KEYS[1], KEYS[2]
-local request, not_after, reason, cursor, evictions, channel, listed_max =
-    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local request, not_after, reason, cursor, evictions, channel, listed_max, last =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 
 local lock
 local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
+
+local function is_meant(lease)
+    return lease.until_ms > now_ms and tonumber(lease.fence) <= last
+end
 
 local function evict_exclusive()
     local lease = lock.lease
@@ -25,7 +30,7 @@ end
 local function evict_sharer(member)
     local lease = read_holder(lock, string.sub(member, 1, 16))
     -- A cool-down entry has no record.
-    if lease and lease.until_ms > now_ms then
+    if lease and is_meant(lease) then
         evicted = evicted + 1
         if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
             add_listed(listed, lease)
@@ -34,7 +39,7 @@ local function evict_sharer(member)
         redis.call('DEL', lease.key)
         redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
         return_permits(lock, member, now_ms + (lease.options.lock_delay_ms or 0), lease.fence)
-    elseif lease then
+    elseif lease and lease.until_ms <= now_ms then
         expire_holder(lock, member, lease, channel)
     end
 end
@@ -64,7 +69,7 @@ end
 
 lock = read(lock_key)
 -- A claim that was granted the lock exclusively between two steps did not hold when the eviction began.
-if cursor == '0' and lock.lease and lock.lease.until_ms > now_ms then
+if cursor == '0' and lock.lease and is_meant(lock.lease) then
     evict_exclusive()
 elseif lock.limit then
     answer[3] = evict_sharers()

@@ -70,7 +70,12 @@ const OPERATIONS: [fn(&mut State, StoreTime, &Claim) -> bool; 8] = [
         let evicted = state.evict(now, &key.name, &[key.claim], "stuck");
         evicted.answer.is_empty()
     },
-    |state, now, claim| state.begin_eviction(now, &claim.names[0]).answer.is_empty(),
+    |state, now, claim| {
+        state
+            .begin_eviction(now, &claim.names[0], None)
+            .answer
+            .is_empty()
+    },
     |state, now, claim| state.inspect(now, &claim.names[0]).answer.state == LockState::Free,
     rival_is_granted,
     |state, now, claim| {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::domain::{
-    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, Holders, LeaseQuota, Listing,
-    LockName, LockNames, LockView, Position, QueueRequest, Refused, Released, RenewOptions,
-    Renewed, Rollback, StepBack, SuspendOptions, Suspended, Ticket, Token, Waiting,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, Fence, Holders, LeaseQuota,
+    Listing, LockName, LockNames, LockView, Position, QueueRequest, Refused, Released,
+    RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Ticket, Token, Waiting,
 };
 use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
 use leasehold::store::{
@@ -241,5 +241,16 @@ impl AssignFences for ScriptedStore {
         let answer = self.store.assign_fences(claim, changes, deadline);
         let answer = self.run(Operation::AssignFences, answer);
         behaves(behavior.unwrap_or(Behavior::Answered), answer).await
+    }
+
+    async fn evict_until(
+        &self,
+        name: &LockName,
+        reason: &str,
+        last: Fence,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted> {
+        let answer = self.store.evict_until(name, reason, last, deadlines);
+        self.run(Operation::Evict, answer).await
     }
 }
