@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::clock::RedisClock;
 use super::longest_ttl::LongestTtl;
@@ -26,16 +26,24 @@ pub(in crate::store::redis) struct FleetState {
     /// wait.
     lost_ms: AtomicU64,
     grace_ms: AtomicU64,
-    logged: Arc<LoggedGrace>,
+    logged: Arc<Mutex<LoggedGrace>>,
 }
 
-/// Until when new grants wait, as far as that was logged. Shared by the partitions of a store, because a failover of one
-/// primary makes many of them wait alike.
+/// What is logged of the times for which new grants wait. Shared by the partitions of a store, because a failover of one
+/// primary makes many of them wait.
 #[derive(Debug, Default)]
-struct LoggedGrace(Mutex<Option<Instant>>);
+struct LoggedGrace {
+    /// Until when they wait, and why, if that is about to be logged.
+    pending: Option<(Instant, String)>,
+    /// When that was logged last, and for how long they waited then.
+    last: Option<(Instant, Duration)>,
+}
 
-/// A wait that ends so much later than the one that was logged is logged, too.
-const LATER: Duration = Duration::from_secs(1);
+/// How long the partitions have to find out how long each of them waits.
+const COLLECTED_FOR: Duration = Duration::from_millis(250);
+/// Other waits are not logged for so long, unless they are longer by more than `LONGER`: a store may come and go.
+const QUIET_FOR: Duration = Duration::from_secs(60);
+const LONGER: Duration = Duration::from_secs(1);
 
 /// How long the other processes get to report what they know after a loss.
 fn settle(check_interval: Duration) -> Duration {
@@ -48,14 +56,30 @@ pub(super) fn pause_max(check_interval: Duration) -> Duration {
 }
 
 impl LoggedGrace {
-    /// Whether a wait until then is to be logged. It counts as logged from now on.
-    fn is_news(&self, until: Instant) -> bool {
-        let mut logged = self.0.lock().expect(UNPOISONED);
-        let is_news = logged.is_none_or(|before| until > before + LATER);
-        if is_news {
-            *logged = Some(until);
+    /// Notes such a wait. Returns whether the caller has to have the longest one logged a little later.
+    fn note(&mut self, left: Duration, why: &str) -> bool {
+        let until = Instant::now() + left;
+        if let Some((longest, reason)) = &mut self.pending {
+            if *longest < until {
+                (*longest, *reason) = (until, why.to_owned());
+            }
+            return false;
         }
-        is_news
+        let is_quiet =
+            |(at, before): (Instant, Duration)| at.elapsed() < QUIET_FOR && left <= before + LONGER;
+        if self.last.is_some_and(is_quiet) {
+            return false;
+        }
+        self.pending = Some((until, why.to_owned()));
+        true
+    }
+
+    /// The longest wait that has been noted, which counts as logged from now on.
+    fn take(&mut self) -> Option<(Duration, String)> {
+        let (until, why) = self.pending.take()?;
+        let left = until.saturating_duration_since(Instant::now());
+        self.last = Some((Instant::now(), left));
+        Some((left, why))
     }
 }
 
@@ -65,12 +89,12 @@ impl FleetState {
         count: usize,
         check_interval: Duration,
     ) -> Vec<Arc<Self>> {
-        let logged = Arc::new(LoggedGrace::default());
+        let logged = Arc::<Mutex<LoggedGrace>>::default();
         let fleet = || Arc::new(Self::new(check_interval, Arc::clone(&logged)));
         (0..count).map(|_| fleet()).collect()
     }
 
-    fn new(check_interval: Duration, logged: Arc<LoggedGrace>) -> Self {
+    fn new(check_interval: Duration, logged: Arc<Mutex<LoggedGrace>>) -> Self {
         Self {
             logged,
             base: Instant::now(),
@@ -155,14 +179,22 @@ impl FleetState {
             .filter(|left| !left.is_zero())
     }
 
-    /// Logs that new grants wait, unless another partition has.
+    /// Has it logged that new grants wait, once for all partitions.
     pub(super) fn log_grace(&self, left: Duration, why: &str) {
-        if self.logged.is_news(Instant::now() + left) {
-            tracing::warn!(
-                new_grants_wait_ms = left.as_millis() as u64,
-                "{why}; new grants wait, renewals and releases go on"
-            );
+        if !self.logged.lock().expect(UNPOISONED).note(left, why) {
+            return;
         }
+        let logged = Arc::clone(&self.logged);
+        tokio::spawn(async move {
+            sleep(COLLECTED_FOR).await;
+            let longest = logged.lock().expect(UNPOISONED).take();
+            if let Some((left, why)) = longest {
+                tracing::warn!(
+                    new_grants_wait_ms = left.as_millis() as u64,
+                    "{why}; new grants wait, renewals and releases go on"
+                );
+            }
+        });
     }
 
     pub(super) fn data_epoch(&self) -> u64 {
@@ -251,13 +283,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn partitions_that_wait_alike_log_it_once() {
-        let (logged, began) = (LoggedGrace::default(), Instant::now());
-        assert!(logged.is_news(began + SECOND * 3));
-        assert!(!logged.is_news(began + SECOND * 3 + Duration::from_millis(20)));
-        assert!(!logged.is_news(began + SECOND));
-        assert!(logged.is_news(began + SECOND * 30), "it lasts longer");
-        assert!(!logged.is_news(began + SECOND * 30));
+    async fn the_longest_wait_of_the_partitions_is_logged_once() {
+        let mut logged = LoggedGrace::default();
+        assert!(logged.note(SECOND * 3, "short"));
+        assert!(!logged.note(SECOND * 8, "long"));
+        assert!(!logged.note(SECOND * 3, "short"));
+        assert_eq!(logged.take(), Some((SECOND * 8, "long".to_owned())));
+        assert_eq!(logged.take(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_comes_and_goes_is_logged_once_a_minute_unless_the_wait_is_longer() {
+        let mut logged = LoggedGrace::default();
+        let mut is_logged = |left| logged.note(left, "away") && logged.take().is_some();
+        assert!(is_logged(SECOND * 3));
+        sleep(QUIET_FOR - SECOND).await;
+        assert!(!is_logged(SECOND * 3));
+        assert!(is_logged(SECOND * 30), "it is longer");
+        sleep(QUIET_FOR).await;
+        assert!(is_logged(SECOND * 3));
     }
 
     #[test]
