@@ -148,7 +148,7 @@ impl ServiceShared {
         before: Option<CountedBefore>,
         found: Vec<(&LockName, AfterOperation<'_>)>,
     ) {
-        let (mut kept, mut left, mut late) = <(Leases, Leases, Leases)>::default();
+        let (mut kept, mut left, mut late) = <(ClaimLeases, ClaimLeases, ClaimLeases)>::default();
         let (mut ended, mut unchanged) = (vec![], vec![]);
         for (name, found) in found {
             match found {
@@ -191,7 +191,7 @@ impl ServiceShared {
         leases: &LeaseBudget,
         step: CountStep,
         token: Token,
-        Leases { names, times }: Leases,
+        ClaimLeases { names, times }: ClaimLeases,
     ) {
         let Some(&shortest) = times.iter().min() else {
             return;
@@ -223,7 +223,7 @@ impl ServiceShared {
     ) {
         if let Some(lasts) = ttl.map(Ttl::get) {
             let extend = CountStep::Extend { lasts };
-            let held = Leases {
+            let held = ClaimLeases {
                 names: names.to_vec(),
                 times: vec![lasts],
             };
@@ -337,13 +337,13 @@ enum Room<'a> {
 
 /// Leases of one claim.
 #[derive(Debug, Default)]
-struct Leases {
+struct ClaimLeases {
     names: Vec<LockName>,
     /// How long they last from now on.
     times: Vec<Duration>,
 }
 
-impl Leases {
+impl ClaimLeases {
     fn push(&mut self, name: &LockName, lease: &Lease) {
         self.names.push(name.clone());
         self.times.push(lease.holder.expires_in);

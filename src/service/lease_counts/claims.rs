@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Leases, OPTIONAL_STEP_MAX, Room, is_young, longest};
+use super::{ClaimLeases, OPTIONAL_STEP_MAX, Room, is_young, longest};
 use crate::domain::{
     Acquired, CountStep, GrantKind, Granted, Holders, LeasesOf, LockName, LockState, Mode, Refused,
     Rollback, Ticket, Token, UNCOUNTED_MAX, UndoneBy,
@@ -128,7 +128,7 @@ impl Request {
         if self.claim.takes_over {
             self.took_over.store(true, Ordering::Relaxed);
         }
-        let held = Leases {
+        let held = ClaimLeases {
             names: self.claim.names.to_vec(),
             times: times_of(granted),
         };

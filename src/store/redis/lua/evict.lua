@@ -1,5 +1,4 @@
--- Takes a lock away from its holders, a bounded number at a time, except those with a larger fencing token than the last one
---   that is meant.
+-- Takes a lock away from its holders, a bounded number at a time, unless they have a larger fencing token than `last`.
 -- KEYS: lock_key, answer_key
 -- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max, last
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the
@@ -7,13 +6,14 @@
 -- include: clock reservation
 local lock_key, answer_key = KEYS[1], KEYS[2]
 local request, not_after, reason, cursor, evictions, channel, listed_max, last =
-    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local lock
+local last_fence = tonumber(last)
 local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
 
 local function is_meant(lease)
-    return lease.until_ms > now_ms and tonumber(lease.fence) <= last
+    return lease.until_ms > now_ms and tonumber(lease.fence) <= last_fence
 end
 
 local function evict_exclusive()

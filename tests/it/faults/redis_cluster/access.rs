@@ -92,6 +92,25 @@ async fn nodes_are_reached_over_tls_with_a_password() {
     assert!(error.detail().contains("expects TLS"), "{error}");
 }
 
+#[tokio::test]
+async fn connections_that_were_closed_while_they_were_idle_say_nothing_about_the_nodes() {
+    let cluster = super::cluster().await;
+    let store = super::open(&cluster.address()).await.expect("it opens");
+    for closed in [&[0][..], &[1], &[2], &[0, 1, 2]] {
+        store.refresh_health().await;
+        for number in closed {
+            let kill = ["CLIENT", "KILL", "TYPE", "normal"];
+            cluster.nodes[*number].command(&kill).await;
+        }
+        store.refresh_health().await;
+        let health = store.health();
+        assert_eq!(health.trouble, None);
+        let nodes = health.findings.iter().filter(|it| it.topic == "node");
+        let unwell: Vec<_> = nodes.filter(|it| !it.is_fine).collect();
+        assert!(unwell.is_empty(), "{closed:?}: {unwell:?}");
+    }
+}
+
 /// Its connections stay open, so only new ones show it.
 #[tokio::test]
 async fn a_user_who_is_switched_off_is_noticed_before_a_connection_breaks() {
