@@ -12,7 +12,6 @@
 //!   to the next one, until it is old.
 //! - No lease is counted for a shorter time than before, and a lease that two requests have counted is not undone by
 //!   either.
-//!
 //! - Where the count is too slow, a request goes on, and counts a young lease afterwards, if there is room.
 //!
 //! A lease that has lasted longer than it takes to count a grant is counted even if there is no room, because its count

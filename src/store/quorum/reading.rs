@@ -1,5 +1,6 @@
 //! Operations on one lock rather than a claim: inspect and evict.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::late_changes::CHANGE_WITHIN;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::backoff::{Backoff, jittered};
-use crate::domain::{Evicted, LockName, LockView};
+use crate::domain::{Evicted, Fence, LockName, LockView};
 use crate::store::{Deadlines, Fault, StoreError, StoreResult, TOMBSTONE_TTL};
 
 /// For how long a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
@@ -166,11 +167,17 @@ impl Core {
         })
     }
 
-    /// Has the nodes that have not evicted all holders evict those that others have, for as long as the others refuse their
-    /// tokens. Else the next holder would have to do without such a node, for as long as that lease would have lasted.
+    /// Has the nodes that have not evicted all holders evict those that a majority has evicted, for as long as the others
+    /// refuse their claims. Else the next holder would have to do without such a node, for as long as that lease would have
+    /// lasted.
     fn follow_eviction(&self, name: &LockName, reason: &str, evicted: &ByNode<Evicted>) {
-        let holders = evicted.received().flat_map(|it| &it.holders.listed);
-        let Some(last) = holders.map(|holder| holder.fence).max() else {
+        let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
+        for holder in evicted.received().flat_map(|it| &it.holders.listed) {
+            *counts.entry(holder.fence).or_default() += 1;
+        }
+        let mut latest_first = counts.into_iter().rev();
+        // Later grants have larger tokens than one that a majority has recorded, but not than that of a rest.
+        let Some((last, _)) = latest_first.find(|(_, count)| *count >= evicted.majority()) else {
             return;
         };
         let until = Instant::now() + TOMBSTONE_TTL;

@@ -6,11 +6,11 @@ use leasehold::domain::{Claim, GrantKind, Mode, Released, RenewOptions, Renewed}
 use leasehold::store::{Deadlines, LockStore};
 use tokio::time::{Instant, sleep};
 
-use super::nodes::{Process, has_granted, plain_stores};
+use super::nodes::{Process, has_granted, plain_stores, stores};
 use crate::support::eventually;
 use crate::support::fixture::{
-    LONG, READ, Waiter, assert_held, at_depth, claim, deadline, hold_count, in_mode, lock_of, only,
-    permits, reader, rival,
+    LONG, READ, Waiter, assert_held, at_depth, claim, deadline, deadlines, hold_count, in_mode,
+    lock_of, only, permits, reader, rival,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -92,6 +92,27 @@ async fn an_eviction_reaches_a_node_that_was_away_and_ends_no_claim_that_was_gra
         second.without(&[0]);
         second.fixture.renewed(&new, None).await;
     }
+}
+
+/// A contender has left its lease at one node, with a larger token than that of the next holder.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_of_a_rest_ends_no_claim_at_a_node_that_was_away() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let shared = stores(&[HOUR, Duration::ZERO, Duration::ZERO]);
+    let [first, second] = [(); 2].map(|()| Process::on(&shared));
+    let rest = claim();
+    first.leave_at(0, &rest).await;
+    first.without(&[2]);
+    let evicted = first.quorum.evict(lock_of(&rest), "stuck", deadlines());
+    let evicted = evicted.await.expect("a majority answers");
+    assert_eq!(evicted.holders.total, 1);
+    second.without(&[0]);
+    let new = rival(&rest);
+    assert!(has_granted(second.acquire(&new).await));
+    second.settled().await;
+    first.without(&[]);
+    sleep(LONG / 2).await;
+    assert_eq!(second.held_at(&new).await, [1, 2]);
 }
 
 /// The time in which a change may reach a node is over when the fencing tokens are recorded.
