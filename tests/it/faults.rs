@@ -108,6 +108,15 @@ impl Replica {
         self.lease(claim).await.holder.fence.get()
     }
 
+    /// The lease of a claim that must be granted, and the earliest moment at which it may end. That counts from the request:
+    /// on a busy machine the test may go on only a while after the answer.
+    async fn lease_until(&self, claim: &Claim) -> (Lease, Instant) {
+        let asked = Instant::now();
+        let lease = self.lease(claim).await;
+        let until = asked + lease.holder.expires_in;
+        (lease, until)
+    }
+
     /// Retries an acquire while the store is recovering or unavailable, and fails if it is granted before `held_until`.
     async fn granted_not_before(&self, claim: &Claim, held_until: Instant) -> Lease {
         // What failed may have been granted the lock.

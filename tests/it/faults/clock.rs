@@ -39,8 +39,7 @@ async fn a_clock_that_jumps_forward_ends_no_lease_for_others() {
     let other = Replica::open(&server.database(0)).await;
     other.checks.abort();
     let held = lasting_for(TTL, claim());
-    let lease = holding.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (lease, held_until) = holding.lease_until(&held).await;
     server.move_clock(AN_HOUR).await;
     let (next, elsewhere) = (rival(&held), claim());
     let (granted, _) = tokio::join!(
@@ -60,8 +59,7 @@ async fn waiters_keep_waiting_in_order_while_the_clock_jumps_forward() {
         Arc::new(Replica::open(&server.database(0)).await),
     ];
     let held = lasting_for(TTL, claim());
-    let lease = replicas[0].lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (_, held_until) = replicas[0].lease_until(&held).await;
     let waiting = waiters_behind(&replicas, &held).await;
     server.move_clock(AN_HOUR).await;
     assert_granted_in_order(waiting, held_until).await;
@@ -247,8 +245,7 @@ async fn a_clock_that_goes_back_does_not_extend_the_grace_after_a_loss() {
     server.move_clock(AN_HOUR).await;
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting_for(TTL, claim());
-    let lease = replica.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (_, held_until) = replica.lease_until(&held).await;
     server.command(&["FLUSHALL"]).await;
     let next = rival(&held);
     let answer = replica.acquire(&next).await;

@@ -273,8 +273,7 @@ async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
         ttl: ttl(Duration::from_secs(5)),
         ..claim()
     };
-    let lease = first.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (_, held_until) = first.lease_until(&held).await;
     server.kill();
     server.restart().await;
     let next = rival(&held);
@@ -304,8 +303,7 @@ async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
         ttl: ttl(Duration::from_secs(8)),
         ..claim()
     };
-    let lease = holding.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (_, held_until) = holding.lease_until(&held).await;
     server.kill();
     server.forget();
     server.restart().await;
@@ -338,8 +336,7 @@ async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
         ttl: ttl(Duration::from_secs(8)),
         ..claim()
     };
-    let lease = holding.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (_, held_until) = holding.lease_until(&held).await;
     let node = b"lh:1:{0}:node";
     let idle = Replica::open(&server.database(0)).await;
     let revision = eventually("everybody has looked", async || {

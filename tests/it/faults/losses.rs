@@ -27,8 +27,8 @@ const TTL: Duration = Duration::from_secs(5);
 
 /// Holds a lock, and returns the end of the lease as its holder knows it: no other grant may be earlier.
 async fn hold(replica: &Replica, claim: &Claim) -> Instant {
-    let lease = replica.lease(claim).await;
-    Instant::now() + lease.holder.expires_in
+    let (_, held_until) = replica.lease_until(claim).await;
+    held_until
 }
 
 /// Two replicas that receive each other's messages.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use leasehold::domain::GrantKind;
-use tokio::time::Instant;
 
 use super::{Replica, all_listen, durable_redis, lasting, lasting_for};
 use crate::support::eventually;
@@ -73,8 +72,7 @@ async fn a_promoted_replica_that_lacks_the_last_grant_deceives_nobody() {
     other.granted(&lasting_for(TTL, claim())).await;
     pair.separate().await;
     let held = lasting_for(TTL, claim());
-    let lease = holding.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (lease, held_until) = holding.lease_until(&held).await;
     drop(holding);
     pair.fail_over().await;
     // A fresh replica of Leasehold.
@@ -114,8 +112,7 @@ async fn a_replica_that_is_promoted_at_once_deceives_nobody() {
     .await;
     pair.separate().await;
     let held = lasting_for(TTL, claim());
-    let lease = holding.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (_, held_until) = holding.lease_until(&held).await;
     drop(holding);
     pair.fail_over().await;
     other.granted_not_before(&rival(&held), held_until).await;
@@ -128,8 +125,7 @@ async fn no_connection_stays_where_the_address_pointed_before() {
     let address = Proxy::start(before.address()).await;
     let replica = Replica::open(&address.database(0)).await;
     let held = lasting_for(TTL, claim());
-    let lease = replica.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (_, held_until) = replica.lease_until(&held).await;
     address.redirect(after.address());
     eventually("everybody has moved, with the ear", async || {
         (before.connections().await == 0 && after.connections().await > 0).then_some(())

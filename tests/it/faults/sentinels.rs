@@ -95,8 +95,7 @@ async fn what_a_failover_loses_is_not_granted_again_while_it_may_be_held() {
     other.granted(&lasting_for(TTL, claim())).await;
     pair.separate().await;
     let held = lasting_for(TTL, claim());
-    let lease = holder.lease(&held).await;
-    let held_until = Instant::now() + lease.holder.expires_in;
+    let (lease, held_until) = holder.lease_until(&held).await;
     drop(holder);
     pair.primary.kill();
     pair.is_promoted().await;
