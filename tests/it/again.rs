@@ -3,6 +3,7 @@
 //! Each test here starts this test binary once more with an environment variable that names the store or the server.
 //! The same works by hand: `TEST_REDIS=valkey-9 cargo test --test it -- contract::redis`.
 
+use std::io::Write as _;
 use std::process::Command;
 
 use crate::support::TURN;
@@ -221,6 +222,8 @@ fn run(variable: (&str, &str), chosen: &[&str], skipped: &[Skipped]) -> usize {
         return all.passed();
     }
     assert!(failed.len() <= TRIED_ALONE_MAX, "{variable:?}: {all}");
+    // Not by a macro, whose text the harness keeps from sight when the test passes.
+    let _ = writeln!(std::io::stderr(), "failed beside others: {variable:?}: {all}");
     let alone = [&["--test-threads", "1", "--exact"], &failed[..]].concat();
     let again = Outcome::of(variable, &alone);
     assert!(again.failed().is_empty(), "{variable:?}: {again}");
