@@ -223,7 +223,10 @@ fn run(variable: (&str, &str), chosen: &[&str], skipped: &[Skipped]) -> usize {
     }
     assert!(failed.len() <= TRIED_ALONE_MAX, "{variable:?}: {all}");
     // Not by a macro, whose text the harness keeps from sight when the test passes.
-    let _ = writeln!(std::io::stderr(), "failed beside others: {variable:?}: {all}");
+    let _ = writeln!(
+        std::io::stderr(),
+        "failed beside others: {variable:?}: {all}"
+    );
     let alone = [&["--test-threads", "1", "--exact"], &failed[..]].concat();
     let again = Outcome::of(variable, &alone);
     assert!(again.failed().is_empty(), "{variable:?}: {again}");
