@@ -73,6 +73,11 @@ pub(crate) fn is_about_certificate(alert: AlertDescription) -> bool {
     )
 }
 
+/// Whether the other side has broken off the handshake without a reason.
+pub(crate) fn breaks_off(error: &Error) -> bool {
+    *error == Error::AlertReceived(AlertDescription::HandshakeFailure)
+}
+
 /// The authorities that are trusted: these alone, or those of the system.
 ///
 /// # Errors

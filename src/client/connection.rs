@@ -32,7 +32,8 @@ const READ_FOR_HEAD_MAX: usize = ANSWER_BYTES_MAX + 256 * 1024;
 pub(crate) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     readable: Arc<AtomicUsize>,
-    _io: AbortOnDropHandle<()>,
+    /// Reads and writes, until the connection ends. Nothing once its error was told.
+    io: Option<AbortOnDropHandle<hyper::Result<()>>>,
 }
 
 impl HttpConnection {
@@ -63,12 +64,10 @@ impl HttpConnection {
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
-        // Its error is also that of the request.
-        let io = tokio::spawn(async { connection.await.unwrap_or_default() });
         Ok(Self {
             sender,
             readable,
-            _io: AbortOnDropHandle::new(io),
+            io: Some(AbortOnDropHandle::new(tokio::spawn(connection))),
         })
     }
 
@@ -92,12 +91,31 @@ impl HttpConnection {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<Response<Incoming>> {
-        self.sender.ready().await?;
         self.readable.store(READ_FOR_HEAD_MAX, Ordering::Relaxed);
-        let answer = self.sender.send_request(request).await?;
-        // Whoever reads the body bounds it.
-        self.readable.store(usize::MAX, Ordering::Relaxed);
-        Ok(answer)
+        let answer = async {
+            self.sender.ready().await?;
+            self.sender.send_request(request).await
+        };
+        match answer.await {
+            Ok(answer) => {
+                // Whoever reads the body bounds it.
+                self.readable.store(usize::MAX, Ordering::Relaxed);
+                Ok(answer)
+            }
+            Err(error) => Err(self.reason(error).await),
+        }
+    }
+
+    /// Why a request failed: if the connection had ended before it was sent, why that was.
+    async fn reason(&mut self, error: hyper::Error) -> hyper::Error {
+        let had_ended = error.is_canceled() || error.is_closed();
+        match self.io.take_if(|_| had_ended) {
+            Some(io) => match io.await {
+                Ok(Err(reason)) => reason,
+                Ok(Ok(())) | Err(_) => error,
+            },
+            None => error,
+        }
     }
 }
 
@@ -216,10 +234,9 @@ mod tests {
         Request::new(Full::default())
     }
 
-    /// The other side has said something, has closed, and was then sent a request.
-    #[derive(Default)]
+    /// The other side has said something and has closed. That is read at once, or only after a request was sent.
     struct ClosedAfterRefusal {
-        was_written: bool,
+        is_read: bool,
     }
 
     impl AsyncRead for ClosedAfterRefusal {
@@ -228,7 +245,7 @@ mod tests {
             _: &mut Context<'_>,
             _: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            match self.was_written {
+            match self.is_read {
                 true => Poll::Ready(Err(io::Error::other("refused"))),
                 false => Poll::Pending,
             }
@@ -241,7 +258,7 @@ mod tests {
             _: &mut Context<'_>,
             _: &[u8],
         ) -> Poll<io::Result<usize>> {
-            self.was_written = true;
+            self.is_read = true;
             Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
         }
 
@@ -256,11 +273,15 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_said_before_the_connection_closed_is_the_reason() {
-        let connection = HttpConnection::over(ClosedAfterRefusal::default()).await;
-        let exchanged = connection.unwrap().exchange(get()).await;
-        let error = exchanged.expect_err("nothing can be written");
-        let reason = error.source().map(ToString::to_string);
-        assert_eq!(reason.as_deref(), Some("refused"), "{error:?}");
+        for is_read in [false, true] {
+            let connection = HttpConnection::over(ClosedAfterRefusal { is_read }).await;
+            // The connection may end before there is a request.
+            tokio::task::yield_now().await;
+            let exchanged = connection.unwrap().exchange(get()).await;
+            let error = exchanged.expect_err("nothing can be written");
+            let reason = error.source().map(ToString::to_string);
+            assert_eq!(reason.as_deref(), Some("refused"), "{error:?}");
+        }
     }
 
     #[tokio::test]

@@ -83,6 +83,12 @@ impl Encryption {
         let rustls::Error::AlertReceived(alert) = error else {
             return distrust(error, url);
         };
+        if tls::breaks_off(error) && self.files.is_none() {
+            let problem = "it broke off the TLS handshake, as a service does with TLS 1.2 that requires a certificate of this \
+                           client";
+            let problem = problem.to_owned();
+            return Some(NoAnswer::CertificateRefused { url, problem });
+        }
         if !tls::is_about_certificate(*alert) {
             return None;
         }
@@ -172,4 +178,28 @@ fn error_of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Erro
     let of_connection = error.downcast_ref::<io::Error>();
     let error = of_connection.or_else(|| error.source()?.downcast_ref())?;
     error.get_ref()?.downcast_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(alert: AlertDescription) -> io::Error {
+        io::Error::other(rustls::Error::AlertReceived(alert))
+    }
+
+    /// With TLS 1.2, OpenSSL gives no other reason.
+    #[test]
+    fn a_handshake_that_is_broken_off_is_a_problem_of_a_client_without_a_certificate() {
+        let authority = rcgen::generate_simple_self_signed(["it".to_owned()]).unwrap();
+        let encryption = Encryption::new(Some(&[authority.cert.der().clone()]), None).unwrap();
+        let url = ServiceUrl::parse("https://127.0.0.1:1").unwrap();
+        let problem = |alert| encryption.problem_in(&received(alert), &url);
+        let problem_of_1_2 = problem(AlertDescription::HandshakeFailure);
+        assert!(
+            matches!(&problem_of_1_2, Some(NoAnswer::CertificateRefused { problem, .. }) if problem.contains("requires")),
+            "{problem_of_1_2:?}"
+        );
+        assert!(problem(AlertDescription::ProtocolVersion).is_none());
+    }
 }

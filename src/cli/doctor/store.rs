@@ -1,6 +1,7 @@
 //! The store, as a server would use it.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
@@ -8,9 +9,10 @@ use nix::unistd::{AccessFlags, access};
 use super::{Diagnosis, trial};
 use crate::cli::Exit;
 use crate::config::{Config, StoreUrl};
+use crate::domain::{ClaimDigest, LockEvent, LockName};
 use crate::store::file::{Examination, examine, excessive_rights};
 use crate::store::redis::{CONNECTION_REFUSED, explained};
-use crate::store::{self, Finding, StoreError};
+use crate::store::{self, Finding, Listener, StoreError};
 
 const FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
 
@@ -91,8 +93,14 @@ fn content_finding(found: &Examination) -> Diagnosis {
 async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
     let store = match store::open(config).await {
         Ok(store) => store,
-        Err(error) => return vec![refused(&error)],
+        // As a server that is started with it.
+        Err(error) => {
+            let text = error.detail();
+            return vec![Diagnosis::error("store", text, Exit::Misconfigured)];
+        }
     };
+    // Only a store with a listener subscribes to channels, which takes less time than the trial.
+    store.set_listener(Arc::new(NoListener));
     // Opening it was the first check. A Sentinel that is silent is reported after the second.
     store.refresh_health().await;
     let health = store.health();
@@ -107,14 +115,29 @@ async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
         };
         return vec![Diagnosis::error("store", text, Exit::Unreachable)];
     }
+    let tried = trial::of(&store, config).await;
     let mut found = vec![Diagnosis::fine("store", format!("{shown} answers"))];
-    found.extend(health.findings.into_iter().map(of_store));
-    match trial::of(&store, config).await {
+    found.extend(store.health().findings.into_iter().map(of_store));
+    match tried {
         Ok(diagnoses) => found.extend(diagnoses),
         Err(error) => found.push(refused(&error)),
     }
     store.close().await;
     found
+}
+
+/// Nobody here wants messages.
+#[derive(Debug)]
+struct NoListener;
+
+impl Listener for NoListener {
+    fn reserved(&self, _: &LockName) {}
+    fn dequeued(&self, _: &LockName, _: ClaimDigest) {}
+    fn evicted(&self, _: &LockName) {}
+    fn released(&self, _: &LockName, _: ClaimDigest) {}
+    fn event(&self, _: LockEvent) {}
+    fn messages_lost(&self) {}
+    fn events_lost(&self) {}
 }
 
 fn refused(error: &StoreError) -> Diagnosis {

@@ -10,6 +10,9 @@ use crate::domain::{Claim, HoldCount};
 /// the slowest node: whatever changes the lease after that answer must not be undone by a message that is late.
 pub(super) const CHANGE_WITHIN: Duration = Duration::from_millis(500);
 
+/// For how long after its deadline a grant or a renewal may give a node the lease that it lacks.
+pub(super) const GIVEN_MAX: Duration = Duration::from_secs(4);
+
 /// The deadline of a change of a lease at the nodes, all of which are waited for until then.
 pub(super) fn of_change(deadline: Instant) -> Instant {
     deadline.min(Instant::now() + CHANGE_WITHIN)

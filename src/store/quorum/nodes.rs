@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::drift::TokenLead;
 use super::follow_ups::{FollowUps, confirm};
@@ -145,17 +145,22 @@ impl Nodes {
         answers
     }
 
-    /// Has a node carry out an operation of which it does not matter when it arrives, as it does not answer now.
+    /// Has a node carry out an operation of which it does not matter when it arrives: as soon as it answers, and once more
+    /// at `again_at`, when nothing goes on at it that was decided before.
     pub(super) fn follow<T: Send + 'static>(
         &self,
         index: usize,
+        again_at: Instant,
         until: Instant,
         operation: NodeOperation<T>,
     ) {
         if let Some(follow_up) = self.follow_ups[index].begin() {
             let node = Arc::clone(&self.nodes[index]);
             tokio::spawn(traces::inherit(async move {
-                confirm(until, |try_until| operation(Arc::clone(&node), try_until)).await;
+                let carry_out = |try_until| operation(Arc::clone(&node), try_until);
+                confirm(until, carry_out).await;
+                sleep_until(again_at).await;
+                confirm(until, carry_out).await;
                 drop(follow_up);
             }));
         }

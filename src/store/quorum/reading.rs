@@ -1,6 +1,6 @@
 //! Operations on one lock rather than a claim: inspect and evict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::disagreement::Dissenters;
-use super::late_changes::CHANGE_WITHIN;
+use super::late_changes::{CHANGE_WITHIN, GIVEN_MAX};
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::backoff::{Backoff, jittered};
@@ -154,7 +154,7 @@ impl Core {
         let majority = self.nodes.majority();
         let nodes = self.nodes.all().len();
         if evicted.has_majority() {
-            self.follow_eviction(name, reason, &evicted);
+            self.follow_eviction(name, reason, &evicted, deadlines.end);
         }
         let evicted = evicted.of_majority(Effect::MayBeDone)?;
         let needed = merge::needed(nodes, evicted.len());
@@ -169,20 +169,35 @@ impl Core {
 
     /// Has the nodes that have not evicted all holders evict those that a majority has evicted, for as long as the others
     /// refuse their claims. Else the next holder would have to do without such a node, for as long as that lease would have
-    /// lasted.
-    fn follow_eviction(&self, name: &LockName, reason: &str, evicted: &ByNode<Evicted>) {
+    /// lasted. `end` is when the eviction ends.
+    fn follow_eviction(
+        &self,
+        name: &LockName,
+        reason: &str,
+        evicted: &ByNode<Evicted>,
+        end: Instant,
+    ) {
+        let fences = |evicted: &Evicted| -> BTreeSet<Fence> {
+            let listed = evicted.holders.listed.iter();
+            listed.map(|holder| holder.fence).collect()
+        };
         let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
-        for holder in evicted.received().flat_map(|it| &it.holders.listed) {
-            *counts.entry(holder.fence).or_default() += 1;
+        for fence in evicted.received().flat_map(fences) {
+            *counts.entry(fence).or_default() += 1;
         }
-        let mut latest_first = counts.into_iter().rev();
+        counts.retain(|_, count| *count >= evicted.majority());
         // Later grants have larger tokens than one that a majority has recorded, but not than that of a rest.
-        let Some((last, _)) = latest_first.find(|(_, count)| *count >= evicted.majority()) else {
+        let Some(last) = counts.keys().next_back().copied() else {
             return;
         };
+        let has_evicted = |evicted: &Evicted| {
+            let fences = fences(evicted);
+            evicted.is_complete && counts.keys().all(|fence| fences.contains(fence))
+        };
+        let again_at = end + GIVEN_MAX;
         let until = Instant::now() + TOMBSTONE_TTL;
         for (index, answer) in evicted.0.iter().enumerate() {
-            if matches!(answer, Some(Ok(evicted)) if evicted.is_complete) {
+            if matches!(answer, Some(Ok(evicted)) if has_evicted(evicted)) {
                 continue;
             }
             let (lock, reason) = (name.clone(), reason.to_owned());
@@ -201,7 +216,7 @@ impl Core {
                     }
                 })
             });
-            self.nodes.follow(index, until, operation);
+            self.nodes.follow(index, again_at, until, operation);
         }
     }
 }

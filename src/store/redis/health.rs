@@ -1,11 +1,13 @@
-//! The health checks, their results, and the log lines about their changes.
+//! The health checks. What is logged of their results is in `results`.
+
+mod results;
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
-use super::check_failure::{CheckFailure, is_as_before};
+use super::check_failure::CheckFailure;
 use super::cluster::Cluster;
 use super::cluster::Topology;
 use super::cluster::partitions::COUNT;
@@ -18,69 +20,14 @@ use super::recovery;
 use super::{RedisStore, UNPOISONED};
 use crate::domain::duration;
 use crate::store::{Fault, Finding, PoolHealth};
+pub(super) use results::HealthCheck;
+use results::NODE;
 
 /// How long a health check may take.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long counting the subscribers on all nodes of a cluster may take.
 const COUNT_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// The results of the last health check, except those that `recovery` keeps.
-#[derive(Default)]
-pub(super) struct HealthCheck {
-    /// Whether the last check reached the store; none before the first.
-    pub(super) last_check: Option<Result<(), CheckFailure>>,
-    /// By partition of a cluster, why the last check did not reach it.
-    troubles: Vec<Option<CheckFailure>>,
-    /// The topics whose findings were not fine.
-    not_fine: Vec<&'static str>,
-    pub(super) held_locks: Option<u64>,
-    pub(super) next_count: Option<Instant>,
-}
-
-impl HealthCheck {
-    /// Logs what has changed since the last check, but does not repeat every few seconds what has not. `findings` are
-    /// none before the first contact; `address` is without credentials.
-    pub(super) fn log_changes(
-        &mut self,
-        address: &str,
-        check: &Result<(), CheckFailure>,
-        findings: Option<Vec<Finding>>,
-    ) {
-        let before = self.last_check.replace(check.clone());
-        match check {
-            _ if before.is_some_and(|before| is_as_before(&before, check)) => {}
-            Ok(()) => {
-                let persistence = findings
-                    .iter()
-                    .flatten()
-                    .find(|finding| finding.topic == "persistence");
-                let persistence = persistence.map(|finding| finding.detail.as_str());
-                tracing::info!(address, persistence, "the store answers");
-            }
-            Err(failure) => {
-                let explanation = &failure.explanation;
-                let until_then = match findings {
-                    Some(_) => "",
-                    None => ", and is not ready until one succeeds",
-                };
-                tracing::warn!(
-                    address,
-                    reason = failure.detail,
-                    "the store cannot be used: {explanation}; the service repeats its checks{until_then}"
-                );
-            }
-        }
-        let findings = findings.unwrap_or_default().into_iter();
-        let not_fine: Vec<_> = findings.filter(|finding| !finding.is_fine).collect();
-        for finding in &not_fine {
-            if !self.not_fine.contains(&finding.topic) {
-                tracing::warn!(topic = finding.topic, "{}", finding.detail);
-            }
-        }
-        self.not_fine = not_fine.iter().map(|finding| finding.topic).collect();
-    }
-}
 
 impl Node {
     /// Checks the Redis once. The error says why that was not possible.
@@ -271,7 +218,7 @@ impl RedisStore {
             // That is of one part of the primary, and named below.
             let trouble = trouble.filter(|failure| failure.fault != Fault::Moving);
             findings.push(Finding {
-                topic: "node",
+                topic: NODE,
                 is_fine: trouble.is_none(),
                 detail: match trouble {
                     None => format!("{place} answers, with {share} of {COUNT} parts of the locks"),

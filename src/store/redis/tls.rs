@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 use super::failure::{Execution, Failure};
 use crate::config::RedisTls;
 use crate::store::Fault;
-use crate::tls::{CertificateFault, client_config, is_about_certificate, trusted};
+use crate::tls::{CertificateFault, breaks_off, client_config, is_about_certificate, trusted};
 
 /// Encrypts connections to one Redis.
 pub(super) struct ClientTls {
@@ -47,6 +47,9 @@ pub(super) enum TlsProblem {
     Missing,
     /// It speaks only TLS.
     Expected,
+    /// It has broken off the handshake, and this process has no certificate. With TLS 1.2, that is what one says that requires
+    /// one (RFC 5246, section 7.4.6).
+    MayWantCertificate,
     /// Anything else, such as no version in common.
     NoAgreement,
 }
@@ -78,6 +81,10 @@ impl TlsProblem {
             }
             Self::Expected => {
                 "it expects TLS; write rediss:// instead of redis:// in the store's URL (with +sentinel and +cluster, too)"
+            }
+            Self::MayWantCertificate => {
+                "it broke off the TLS handshake, as a Redis does with TLS 1.2 that requires a certificate of Leasehold; set \
+                 redis.tls_cert_file and redis.tls_key_file"
             }
             Self::NoAgreement => "the TLS handshake failed",
         }
@@ -156,6 +163,8 @@ pub(super) fn problem_in(error: &RedisError, has_identity: bool) -> Option<TlsPr
             true => TlsProblem::RefusesCertificate,
             false => TlsProblem::WantsCertificate,
         }
+    } else if breaks_off(cause) && !has_identity {
+        TlsProblem::MayWantCertificate
     } else if let rustls::Error::InvalidMessage(_) = cause {
         TlsProblem::Missing
     } else {

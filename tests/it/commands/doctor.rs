@@ -1,8 +1,8 @@
-//! `doctor`.
+//! `doctor`. Of the directory of a `file:` store is in `directories`.
+
+mod directories;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
@@ -110,6 +110,15 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
         assert_code(&lacking, 78);
         assert_found(&lacking, "store", "error", "lacks a right");
     }
+    // Only messages need it.
+    for right in ["subscribe", "publish"] {
+        let rights = format!("ACL SETUSER few reset on >pass ~lh:1:* &* +@all -{right}");
+        server.command(&rights.split(' ').collect::<Vec<_>>()).await;
+        let lacking = doctor(&["--store", &user], &[]);
+        assert_code(&lacking, 1);
+        let words = format!("may not {right} on the channels");
+        assert_found(&lacking, "channels", "warning", &words);
+    }
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
     let full = doctor(&["--store", &store], &[]);
     assert_code(&full, 69);
@@ -119,6 +128,32 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
     let words =
         "redis://127.0.0.1:1/0: nothing listens there; start Redis, or correct the store's URL";
     assert_found(&silent, "store", "error", words);
+}
+
+/// As a server says it that is started with the same settings.
+#[tokio::test]
+async fn a_store_of_another_kind_is_a_wrong_configuration() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let cluster = format!("redis+cluster://{}", server.address());
+    let examined = doctor(&["--store", &cluster], &[]);
+    assert_code(&examined, 78);
+    let found = findings(&examined);
+    let text = &found.iter().find(|it| it.0 == "store").unwrap().2;
+    let words = "it is no node of a Redis Cluster; write redis://";
+    assert!(text.contains(words), "{text}");
+    assert!(!text.contains("write redis+cluster://"), "{text}");
+    let port = server.port().to_string();
+    let replica = RedisServer::start(RedisOptions::default()).await;
+    replica.command(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let store = format!("redis://{}", replica.address());
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 78);
+    assert_found(
+        &examined,
+        "store",
+        "error",
+        "point LEASEHOLD_STORE at the primary",
+    );
 }
 
 /// A node whose clock is off votes like any other, and a process with such a node is ready.
@@ -233,113 +268,6 @@ fn an_invalid_configuration_is_a_finding() {
     let hinted = doctor(&[], &[("REDIS_URL", "redis://cache")]);
     assert_code(&hinted, 1);
     assert_found(&hinted, "configuration", "warning", "LEASEHOLD_STORE");
-}
-
-#[test]
-fn a_directory_is_checked_without_being_opened() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("new/locks");
-    let store = format!("file:{}", path.display());
-    let examined = doctor(&["--store", &store], &[]);
-    assert_code(&examined, 0);
-    assert_found(&examined, "directory", "ok", "is not there");
-    assert!(!path.exists());
-    let _serving = Serving::start(&["--store", &store]);
-    assert_found(
-        &doctor(&["--store", &store], &[]),
-        "directory",
-        "ok",
-        "can be written",
-    );
-    std::fs::write(directory.path().join("file"), "").unwrap();
-    let store = format!("file:{}/file", directory.path().display());
-    let examined = doctor(&["--store", &store], &[]);
-    assert_code(&examined, 78);
-    assert_found(&examined, "directory", "error", "is no directory");
-}
-
-/// What happens to a directory.
-type Change = fn(&Path);
-
-/// Changes a directory that a server has left, and lets the doctor look at it.
-fn examined_after(change: Change) -> Output {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("locks");
-    let store = format!("file:{}", path.display());
-    drop(Serving::start(&["--store", &store]));
-    change(&path);
-    let file = path.join("leases.redb");
-    let before = fs::read(&file).unwrap();
-    let examined = doctor(&["--store", &store], &[]);
-    assert_eq!(fs::read(&file).unwrap(), before);
-    examined
-}
-
-#[test]
-fn a_damaged_directory_is_found_before_a_server_refuses_it() {
-    assert_found(&examined_after(|_| ()), "content", "ok", "can load");
-    let damages: [(Change, &str); 4] = [
-        (
-            |path| fs::write(path.join("leases.redb"), "other").unwrap(),
-            "backup",
-        ),
-        (
-            |path| fs::write(path.join("leases.redb"), "").unwrap(),
-            "it is empty",
-        ),
-        (
-            |path| {
-                let file = fs::OpenOptions::new()
-                    .write(true)
-                    .open(path.join("leases.redb"));
-                file.unwrap().set_len(5_000).unwrap();
-            },
-            "backup",
-        ),
-        (
-            |path| {
-                fs::remove_file(path.join("reserve")).unwrap();
-                fs::create_dir(path.join("reserve")).unwrap();
-            },
-            "move it away",
-        ),
-    ];
-    for (damage, advice) in damages {
-        let examined = examined_after(damage);
-        assert_code(&examined, 78);
-        assert_found(&examined, "content", "error", advice);
-    }
-}
-
-#[test]
-fn rights_of_other_users_on_a_directory_are_found() {
-    let set = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    let examined = examined_after(|_| ());
-    assert_code(&examined, 0);
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("locks");
-    let store = format!("file:{}", path.display());
-    let serving = Serving::start(&["--store", &store]);
-    for (path, mode, advice) in [
-        (path.clone(), 0o777, "chmod 700"),
-        (
-            path.join("leases.redb"),
-            0o644,
-            "leases.redb; run chmod 600",
-        ),
-        (path.join("reserve"), 0o606, "reserve; run chmod 600"),
-    ] {
-        let before = fs::metadata(&path).unwrap().permissions();
-        set(&path, mode);
-        let examined = doctor(&["--store", &store], &[]);
-        assert_code(&examined, 1);
-        assert_found(&examined, "permissions", "warning", advice);
-        assert_found(&examined, "content", "ok", "a server uses the directory");
-        fs::set_permissions(&path, before).unwrap();
-    }
-    drop(serving);
 }
 
 #[test]

@@ -94,6 +94,34 @@ async fn an_eviction_reaches_a_node_that_was_away_and_ends_no_claim_that_was_gra
     }
 }
 
+/// The node answers the eviction, and gets the lease only then: by what goes on of the grant, or of a renewal.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_ends_a_lease_that_a_node_gets_after_it() {
+    for evicts in 0..2 {
+        for mode in [Mode::Exclusive, READ, permits(1, 1)] {
+            let processes = processes();
+            let [first, second, _] = &processes;
+            let old = in_mode(&claim(), mode);
+            first.without(&[2]);
+            first.fixture.granted(&old).await;
+            first.without(&[]);
+            let evicted = processes[evicts].fixture.evict(lock_of(&old), "stuck");
+            assert_eq!(evicted.await.len(), 1);
+            first.settled().await;
+            assert_eq!(first.held_at(&old).await, [2], "it caught up");
+            let new = rival(&old);
+            assert!(has_granted(second.acquire(&new).await));
+            sleep(LONG / 2).await;
+            second.fixture.renewed(&new, None).await;
+            second.settled().await;
+            assert_eq!(second.held_at(&new).await, [0, 1, 2]);
+            let at_node = &first.nodes[2].store;
+            let renewed = at_node.renew(&old.names, old.token, RenewOptions::default(), deadline());
+            assert!(matches!(renewed.await, Ok(Renewed::NotHolder(_))));
+        }
+    }
+}
+
 /// A contender has left its lease at one node, with a larger token than that of the next holder.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_of_a_rest_ends_no_claim_at_a_node_that_was_away() {

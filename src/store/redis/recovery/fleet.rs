@@ -33,6 +33,8 @@ pub(in crate::store::redis) struct FleetState {
 /// primary makes many of them wait.
 #[derive(Debug, Default)]
 struct LoggedGrace {
+    /// The address of the store, if it is a node of a quorum: without it, the others may grant.
+    node: Option<String>,
     /// Until when they wait, and why, if that is about to be logged.
     pending: Option<(Instant, String)>,
     /// When that was logged last, and for how long they waited then.
@@ -179,6 +181,11 @@ impl FleetState {
             .filter(|left| !left.is_zero())
     }
 
+    /// The store is a node of a quorum, which operators know by this address.
+    pub(in crate::store::redis) fn is_node(&self, address: String) {
+        self.logged.lock().expect(UNPOISONED).node = Some(address);
+    }
+
     /// Has it logged that new grants wait, once for all partitions.
     pub(super) fn log_grace(&self, left: Duration, why: &str) {
         if !self.logged.lock().expect(UNPOISONED).note(left, why) {
@@ -187,12 +194,24 @@ impl FleetState {
         let logged = Arc::clone(&self.logged);
         tokio::spawn(async move {
             sleep(COLLECTED_FOR).await;
-            let longest = logged.lock().expect(UNPOISONED).take();
-            if let Some((left, why)) = longest {
-                tracing::warn!(
-                    new_grants_wait_ms = left.as_millis() as u64,
+            let (longest, node) = {
+                let mut logged = logged.lock().expect(UNPOISONED);
+                (logged.take(), logged.node.clone())
+            };
+            let Some((left, why)) = longest else {
+                return;
+            };
+            let left_ms = left.as_millis() as u64;
+            match node {
+                None => tracing::warn!(
+                    new_grants_wait_ms = left_ms,
                     "{why}; new grants wait, renewals and releases go on"
-                );
+                ),
+                Some(address) => tracing::warn!(
+                    address,
+                    no_vote_for_ms = left_ms,
+                    "{why}; this node of the quorum has no vote on new grants meanwhile"
+                ),
             }
         });
     }
