@@ -132,6 +132,8 @@ impl Core {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
+        // A grant or a renewal that was answered before had as long as one step.
+        let given_until = Instant::now() + deadlines.step + GIVEN_MAX;
         let (lock, reason_at_nodes) = (name.clone(), reason.to_owned());
         // A step that is late would end claims that were granted after the answer.
         let deadlines = Deadlines {
@@ -154,7 +156,7 @@ impl Core {
         let majority = self.nodes.majority();
         let nodes = self.nodes.all().len();
         if evicted.has_majority() {
-            self.follow_eviction(name, reason, &evicted, deadlines.end);
+            self.follow_eviction(name, reason, &evicted, given_until);
         }
         let evicted = evicted.of_majority(Effect::MayBeDone)?;
         let needed = merge::needed(nodes, evicted.len());
@@ -169,13 +171,13 @@ impl Core {
 
     /// Has the nodes that have not evicted all holders evict those that a majority has evicted, for as long as the others
     /// refuse their claims. Else the next holder would have to do without such a node, for as long as that lease would have
-    /// lasted. `end` is when the eviction ends.
+    /// lasted. Until `given_until`, a node may get a lease that it lacked.
     fn follow_eviction(
         &self,
         name: &LockName,
         reason: &str,
         evicted: &ByNode<Evicted>,
-        end: Instant,
+        given_until: Instant,
     ) {
         let fences = |evicted: &Evicted| -> BTreeSet<Fence> {
             let listed = evicted.holders.listed.iter();
@@ -194,7 +196,6 @@ impl Core {
             let fences = fences(evicted);
             evicted.is_complete && counts.keys().all(|fence| fences.contains(fence))
         };
-        let again_at = end + GIVEN_MAX;
         let until = Instant::now() + TOMBSTONE_TTL;
         for (index, answer) in evicted.0.iter().enumerate() {
             if matches!(answer, Some(Ok(evicted)) if has_evicted(evicted)) {
@@ -216,7 +217,7 @@ impl Core {
                     }
                 })
             });
-            self.nodes.follow(index, again_at, until, operation);
+            self.nodes.follow(index, given_until, until, operation);
         }
     }
 }

@@ -236,8 +236,7 @@ impl Recovery {
         }
         if !answer.grace_left.is_zero() {
             if !is_new_epoch && self.grace_left().is_none() {
-                self.fleet
-                    .log_grace(answer.grace_left, "the store was away");
+                self.fleet.log_grace(answer.grace_left, "was away");
             }
             self.fleet.wait_until(answered_at + answer.grace_left);
         }
@@ -303,7 +302,7 @@ impl Recovery {
             let left = self.grace_left().unwrap_or_default();
             self.fleet.log_grace(
                 left,
-                "the store was away, or may have lost leases that are still alive",
+                "was away, or may have lost leases that are still alive",
             );
         }
     }

@@ -29,12 +29,23 @@ pub(in crate::store::redis) struct FleetState {
     logged: Arc<Mutex<LoggedGrace>>,
 }
 
+/// What waits together.
+#[derive(Clone, Debug, Default)]
+enum StorePart {
+    /// The whole store.
+    #[default]
+    All,
+    /// Some partitions of a cluster.
+    Partitions,
+    /// The node of a quorum at this address. The others may grant meanwhile.
+    Node(String),
+}
+
 /// What is logged of the times for which new grants wait. Shared by the partitions of a store, because a failover of one
 /// primary makes many of them wait.
 #[derive(Debug, Default)]
 struct LoggedGrace {
-    /// The address of the store, if it is a node of a quorum: without it, the others may grant.
-    node: Option<String>,
+    part: StorePart,
     /// Until when they wait, and why, if that is about to be logged.
     pending: Option<(Instant, String)>,
     /// When that was logged last, and for how long they waited then.
@@ -91,7 +102,14 @@ impl FleetState {
         count: usize,
         check_interval: Duration,
     ) -> Vec<Arc<Self>> {
-        let logged = Arc::<Mutex<LoggedGrace>>::default();
+        let part = match count {
+            1 => StorePart::All,
+            _ => StorePart::Partitions,
+        };
+        let logged = Arc::new(Mutex::new(LoggedGrace {
+            part,
+            ..LoggedGrace::default()
+        }));
         let fleet = || Arc::new(Self::new(check_interval, Arc::clone(&logged)));
         (0..count).map(|_| fleet()).collect()
     }
@@ -183,10 +201,10 @@ impl FleetState {
 
     /// The store is a node of a quorum, which operators know by this address.
     pub(in crate::store::redis) fn is_node(&self, address: String) {
-        self.logged.lock().expect(UNPOISONED).node = Some(address);
+        self.logged.lock().expect(UNPOISONED).part = StorePart::Node(address);
     }
 
-    /// Has it logged that new grants wait, once for all partitions.
+    /// Has it logged that new grants wait, once for all partitions; `why` says what happened.
     pub(super) fn log_grace(&self, left: Duration, why: &str) {
         if !self.logged.lock().expect(UNPOISONED).note(left, why) {
             return;
@@ -194,23 +212,27 @@ impl FleetState {
         let logged = Arc::clone(&self.logged);
         tokio::spawn(async move {
             sleep(COLLECTED_FOR).await;
-            let (longest, node) = {
+            let (longest, part) = {
                 let mut logged = logged.lock().expect(UNPOISONED);
-                (logged.take(), logged.node.clone())
+                (logged.take(), logged.part.clone())
             };
             let Some((left, why)) = longest else {
                 return;
             };
-            let left_ms = left.as_millis() as u64;
-            match node {
-                None => tracing::warn!(
-                    new_grants_wait_ms = left_ms,
-                    "{why}; new grants wait, renewals and releases go on"
+            let new_grants_wait_ms = left.as_millis() as u64;
+            match part {
+                StorePart::All => tracing::warn!(
+                    new_grants_wait_ms,
+                    "the store {why}; new grants wait, renewals and releases go on"
                 ),
-                Some(address) => tracing::warn!(
+                StorePart::Partitions => tracing::warn!(
+                    new_grants_wait_ms,
+                    "a primary of the cluster {why}; new grants of its locks wait, renewals and releases go on"
+                ),
+                StorePart::Node(address) => tracing::warn!(
                     address,
-                    no_vote_for_ms = left_ms,
-                    "{why}; this node of the quorum has no vote on new grants meanwhile"
+                    has_no_vote_ms = new_grants_wait_ms,
+                    "a node of the quorum {why}; it has no vote on new grants meanwhile"
                 ),
             }
         });
