@@ -201,6 +201,9 @@ fn run_interface(store: &str, skipped: &[Skipped]) {
     assert!(passed * 100 >= all * 85, "{passed} of {all} tests apply");
 }
 
+/// How many tests of one run go on at a time. As many runs as the machine has threads for tests go on beside each other.
+const THREADS: &str = "2";
+
 /// How many of them may fail while all others are run beside them, if they pass alone.
 const TRIED_ALONE_MAX: usize = 3;
 
@@ -211,7 +214,7 @@ const TRIED_ALONE_MAX: usize = 3;
 fn run(variable: (&str, &str), chosen: &[&str], skipped: &[Skipped]) -> usize {
     let _turn = TURN.blocking_read();
     // The name of the first one ends like that of the module of the interface.
-    let mut arguments = vec!["--test-threads", "4", "--skip", "openapi::"];
+    let mut arguments = vec!["--test-threads", THREADS, "--skip", "openapi::"];
     arguments.extend(chosen);
     for (test, _) in skipped {
         arguments.extend(["--skip", test]);

@@ -3,6 +3,7 @@
 
 mod addresses;
 mod changes;
+mod evictions;
 mod listing;
 mod long_runs;
 mod minorities;
