@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::future::join;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::{Diagnosis, trial};
 use crate::cli::Exit;
@@ -15,6 +18,9 @@ use crate::store::redis::{CONNECTION_REFUSED, explained};
 use crate::store::{self, Finding, Listener, StoreError};
 
 const FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
+
+const NO_MESSAGES: &str = "no messages could be received within operation_timeout, so waiters notice a free lock up to a \
+                           second late, and events are not delivered";
 
 pub(super) async fn check(config: &Config) -> Vec<Diagnosis> {
     match &config.store {
@@ -99,8 +105,9 @@ async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
             return vec![Diagnosis::error("store", text, Exit::Misconfigured)];
         }
     };
-    // Only a store with a listener subscribes to channels, which takes less time than the trial.
-    store.set_listener(Arc::new(NoListener));
+    // Only a store with a listener subscribes to channels.
+    let subscriptions = Arc::new(Subscriptions::default());
+    store.set_listener(Arc::clone(&subscriptions) as Arc<dyn Listener>);
     // Opening it was the first check. A Sentinel that is silent is reported after the second.
     store.refresh_health().await;
     let health = store.health();
@@ -115,9 +122,16 @@ async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
         };
         return vec![Diagnosis::error("store", text, Exit::Unreachable)];
     }
-    let tried = trial::of(&store, config).await;
+    let subscribed = timeout(config.operation_timeout, subscriptions.all(&config.store));
+    let (tried, subscribed) = join(trial::of(&store, config), subscribed).await;
     let mut found = vec![Diagnosis::fine("store", format!("{shown} answers"))];
-    found.extend(store.health().findings.into_iter().map(of_store));
+    let findings = store.health().findings;
+    // What keeps a store from subscribing, such as a missing right, is mostly among them.
+    let is_explained = findings.iter().any(|finding| !finding.is_fine);
+    found.extend(findings.into_iter().map(of_store));
+    if subscribed.is_err() && !is_explained {
+        found.push(Diagnosis::warning("messages", NO_MESSAGES));
+    }
     match tried {
         Ok(diagnoses) => found.extend(diagnoses),
         Err(error) => found.push(refused(&error)),
@@ -126,17 +140,42 @@ async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
     found
 }
 
-/// Nobody here wants messages.
+/// Has a permit for each store that has subscribed. Nobody here wants messages.
 #[derive(Debug)]
-struct NoListener;
+struct Subscriptions(Semaphore);
 
-impl Listener for NoListener {
+impl Default for Subscriptions {
+    fn default() -> Self {
+        Self(Semaphore::new(0))
+    }
+}
+
+impl Subscriptions {
+    /// Waits until the store receives messages; a quorum's nodes, until each does.
+    async fn all(&self, store: &StoreUrl) {
+        let stores = match store {
+            StoreUrl::Quorum(address) => address.nodes.len() as u32,
+            StoreUrl::Memory
+            | StoreUrl::File(_)
+            | StoreUrl::Redis(_)
+            | StoreUrl::Sentinel(_)
+            | StoreUrl::Cluster(_) => 1,
+        };
+        // It is never closed.
+        let _ = self.0.acquire_many(stores).await;
+    }
+}
+
+impl Listener for Subscriptions {
     fn reserved(&self, _: &LockName) {}
     fn dequeued(&self, _: &LockName, _: ClaimDigest) {}
     fn evicted(&self, _: &LockName) {}
     fn released(&self, _: &LockName, _: ClaimDigest) {}
     fn event(&self, _: LockEvent) {}
-    fn messages_lost(&self) {}
+    /// The first thing that a store does once it is subscribed.
+    fn messages_lost(&self) {
+        self.0.add_permits(1);
+    }
     fn events_lost(&self) {}
 }
 

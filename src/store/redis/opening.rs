@@ -98,7 +98,7 @@ impl RedisStore {
             };
             let mut builder = NodeBuilder::new(database, 1, config, lease_max);
             builder.member = Some(member);
-            builder.fleets[0].is_node(address.to_string());
+            builder.fleets[0].set_node(address.to_string());
             let node = builder.node(0, RedisKeys::default(), connector.map_err(unusable)?);
             opening.push(Self::checked([node], None, config));
         }

@@ -130,6 +130,21 @@ async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
     assert_found(&silent, "store", "error", words);
 }
 
+/// Nothing depends on messages, but what they would have hastened comes late.
+#[tokio::test]
+async fn a_redis_that_delivers_no_messages_is_a_warning() {
+    let options = RedisOptions {
+        without: &["SUBSCRIBE"],
+        ..RedisOptions::default()
+    };
+    let server = RedisServer::start(options).await;
+    let store = format!("redis://{}", server.address());
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 1);
+    let words = "no messages could be received within operation_timeout";
+    assert_found(&examined, "messages", "warning", words);
+}
+
 /// As a server says it that is started with the same settings.
 #[tokio::test]
 async fn a_store_of_another_kind_is_a_wrong_configuration() {

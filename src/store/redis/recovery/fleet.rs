@@ -200,7 +200,7 @@ impl FleetState {
     }
 
     /// The store is a node of a quorum, which operators know by this address.
-    pub(in crate::store::redis) fn is_node(&self, address: String) {
+    pub(in crate::store::redis) fn set_node(&self, address: String) {
         self.logged.lock().expect(UNPOISONED).part = StorePart::Node(address);
     }
 
