@@ -25,10 +25,10 @@ use serde_json::Value;
 use crate::config::ClientKey;
 use crate::domain::{LockName, Token};
 pub use claim::{ClientClaim, GrantedLease};
-pub(crate) use connection::{HttpConnection, expects_tls};
+pub(crate) use connection::{HttpConnection, expects_tls, root_cause};
 pub use encryption::CertificateFiles;
 use encryption::Encryption;
-pub(crate) use encryption::distrust_in;
+pub(crate) use encryption::problem_without_certificate;
 pub use events::{EventStream, StreamAnswer, StreamedEvent};
 pub(crate) use retry::RetryPauses;
 pub use retry::RetryPolicy;
@@ -124,7 +124,7 @@ pub enum NoAnswer {
         url: String,
     },
     /// The connection broke.
-    #[error("the connection to {url} broke: {error}")]
+    #[error("the connection to {url} broke: {}", root_cause(error))]
     Broken {
         /// Who.
         url: String,
@@ -146,6 +146,11 @@ impl NoAnswer {
                 | Self::CertificateMissing { .. }
                 | Self::CertificateRefused { .. }
         )
+    }
+
+    /// Whether the service certainly has not received the request.
+    pub(crate) fn was_not_sent(&self) -> bool {
+        matches!(self, Self::Connect { .. })
     }
 
     /// The reason, with the setting that names the authorities to trust if another one is missing there.

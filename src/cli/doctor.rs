@@ -77,6 +77,7 @@ pub(super) fn command() -> Command {
         .arg(service::url_argument(
             "The running service to ask as well [env: LEASEHOLD_URL]",
         ))
+        .args(service::certificate_arguments())
         .defer(|doctor| doctor.args(flags::all()))
 }
 

@@ -31,7 +31,7 @@ const READINESS: &str = "/readyz";
 pub(super) enum Unhealthy {
     #[error("{url} did not answer within {timeout:?}")]
     TimedOut { url: String, timeout: Duration },
-    /// It is not trusted, or only one side speaks TLS.
+    /// It is not trusted, wants a certificate, or only one side speaks TLS.
     #[error("{0}")]
     Distrusted(String),
     #[error("{url} cannot be reached: {error}")]
@@ -43,7 +43,12 @@ pub(super) enum Unhealthy {
 
 impl Unhealthy {
     fn distrusted(reason: NoAnswer) -> Self {
-        Self::Distrusted(reason.explain("--ca-file"))
+        Self::Distrusted(match reason {
+            NoAnswer::CertificateMissing { .. } => {
+                format!("{reason}; ask its server.admin_listen, which wants none")
+            }
+            reason => reason.explain("--ca-file"),
+        })
     }
 }
 
@@ -202,17 +207,25 @@ impl Probe {
         let tls = self.tls.clone().map(TlsConnector::from);
         let opened = HttpConnection::open(&self.service, tls.as_ref()).await;
         let mut connection = opened.map_err(|error| {
-            let distrust = client::distrust_in(&error, self.service.to_string());
-            distrust.map_or_else(|| self.unreachable(error), Unhealthy::distrusted)
+            let problem = client::problem_without_certificate(&error, self.service.to_string());
+            problem.map_or_else(|| self.unreachable(error), Unhealthy::distrusted)
         })?;
         let answer = connection.exchange(request).await;
-        let (status, _, body) = answer.map_err(|error| match client::expects_tls(&error) {
-            true => Unhealthy::distrusted(NoAnswer::ExpectsTls {
-                url: self.service.to_string(),
-            }),
-            false => self.unreachable(io::Error::other(error)),
-        })?;
+        let (status, _, body) = answer.map_err(|error| self.broken(&error))?;
         Ok((status, body))
+    }
+
+    fn broken(&self, error: &hyper::Error) -> Unhealthy {
+        let url = self.service.to_string();
+        let problem = match client::expects_tls(error) {
+            true => Some(NoAnswer::ExpectsTls { url }),
+            // With TLS 1.3 the service wants a certificate only after the handshake of this side.
+            false => client::problem_without_certificate(error, url),
+        };
+        match problem {
+            Some(problem) => Unhealthy::distrusted(problem),
+            None => self.unreachable(io::Error::other(client::root_cause(error))),
+        }
     }
 
     fn unreachable(&self, error: io::Error) -> Unhealthy {

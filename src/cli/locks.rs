@@ -149,7 +149,7 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
         .await;
         let is_unclear = match &answer {
             Ok(answer) => answer.body["outcome"] == "unknown",
-            Err(_) => true,
+            Err(error) => !error.was_not_sent(),
         };
         let answered = service::expect_success(answer, &client);
         if let (Err(ClientError::Unreachable(text)), true) = (&answered, is_unclear) {

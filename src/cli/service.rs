@@ -144,37 +144,45 @@ pub(super) fn url_argument(help: &'static str) -> Arg {
 
 /// `--url`, and the files of certificates and of the key.
 pub(super) fn arguments() -> [Arg; 5] {
-    let file = |id: &'static str, flag: &'static str, help: &'static str| {
-        Arg::new(id)
-            .long(flag)
-            .value_name("FILE")
-            .value_parser(value_parser!(PathBuf))
-            .help_heading("Service")
-            .help(help)
-    };
+    let url =
+        url_argument("The service to ask [env: LEASEHOLD_URL] [default: http://127.0.0.1:7625]");
+    let [ca, certificate, certificate_key] = certificate_arguments();
+    let key = file_argument(
+        "api_key_file",
+        "api-key-file",
+        "The file with the key [env: LEASEHOLD_API_KEY_FILE, or the key in LEASEHOLD_API_KEY]",
+    );
+    [url, ca, certificate, certificate_key, key]
+}
+
+/// The files of certificates.
+pub(super) fn certificate_arguments() -> [Arg; 3] {
     [
-        url_argument("The service to ask [env: LEASEHOLD_URL] [default: http://127.0.0.1:7625]"),
-        file(
+        file_argument(
             "ca_file",
             "ca-file",
             "For https: the certificates of the only authorities to trust, in PEM form [env: LEASEHOLD_CA_FILE] [default: those of the system]",
         ),
-        file(
+        file_argument(
             "client_cert_file",
             "client-cert-file",
             "For https: the certificate to show to a service that asks for one, in PEM form [env: LEASEHOLD_CLIENT_CERT_FILE]",
         ),
-        file(
+        file_argument(
             "client_key_file",
             "client-key-file",
             "The private key of that certificate [env: LEASEHOLD_CLIENT_KEY_FILE]",
         ),
-        file(
-            "api_key_file",
-            "api-key-file",
-            "The file with the key [env: LEASEHOLD_API_KEY_FILE, or the key in LEASEHOLD_API_KEY]",
-        ),
     ]
+}
+
+fn file_argument(id: &'static str, flag: &'static str, help: &'static str) -> Arg {
+    Arg::new(id)
+        .long(flag)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help_heading("Service")
+        .help(help)
 }
 
 /// The client for the service that flags and environment name.
@@ -182,15 +190,8 @@ pub(super) fn client(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Result<Client, ClientError> {
-    let file = |name| matches.get_one::<PathBuf>(name).cloned();
-    let options = ServiceOptions {
-        url: matches.get_one::<ServiceUrl>("url").cloned(),
-        ca_file: file("ca_file"),
-        cert_file: file("client_cert_file"),
-        cert_key_file: file("client_key_file"),
-        key_file: file("api_key_file"),
-    };
-    options.client(environment)
+    let key_file = matches.get_one::<PathBuf>("api_key_file").cloned();
+    ServiceOptions::of(matches, key_file).client(environment)
 }
 
 /// The client for the service that a flag or the environment names, if one of them does. `--api-key-file` is that of the
@@ -199,11 +200,8 @@ pub(super) fn client_if_named(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Option<Result<Client, ClientError>> {
-    let options = ServiceOptions {
-        url: matches.get_one::<ServiceUrl>("url").cloned(),
-        key_file: matches.get_one::<String>("api_key_file").map(PathBuf::from),
-        ..ServiceOptions::default()
-    };
+    let key_file = matches.get_one::<String>("api_key_file").map(PathBuf::from);
+    let options = ServiceOptions::of(matches, key_file);
     is_named(matches, environment).then(|| options.client(environment))
 }
 
@@ -213,7 +211,6 @@ pub(super) fn is_named(matches: &ArgMatches, environment: &Environment) -> bool 
 }
 
 /// The flags; the environment has the rest.
-#[derive(Default)]
 struct ServiceOptions {
     url: Option<ServiceUrl>,
     ca_file: Option<PathBuf>,
@@ -223,6 +220,17 @@ struct ServiceOptions {
 }
 
 impl ServiceOptions {
+    fn of(matches: &ArgMatches, key_file: Option<PathBuf>) -> Self {
+        let file = |name| matches.get_one::<PathBuf>(name).cloned();
+        Self {
+            url: matches.get_one::<ServiceUrl>("url").cloned(),
+            ca_file: file("ca_file"),
+            cert_file: file("client_cert_file"),
+            cert_key_file: file("client_key_file"),
+            key_file,
+        }
+    }
+
     fn client(self, environment: &Environment) -> Result<Client, ClientError> {
         check_variables(environment)
             .map_err(|error| ClientError::Misconfigured(error.to_string()))?;

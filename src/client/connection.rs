@@ -1,6 +1,6 @@
 //! One HTTP/1.1 connection of a client, with TLS or without.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -126,9 +126,28 @@ struct SpeaksTls;
 
 /// Whether a request failed because the other side expects TLS.
 pub(crate) fn expects_tls(error: &hyper::Error) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref());
-    let cause = cause.and_then(io::Error::get_ref);
-    cause.is_some_and(|cause| cause.is::<SpeaksTls>())
+    cause_in::<SpeaksTls>(error).is_some()
+}
+
+/// What an error of a connection or of a request comes from, if that is of this type. How deep it is in the error depends on
+/// whether the connection ended before the request, while the request was queued, or later.
+pub(super) fn cause_in<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref())
+}
+
+/// The text of the innermost error, because those around it say only that a request was cancelled or a connection failed.
+pub(crate) fn root_cause(error: &hyper::Error) -> String {
+    // Its text is about a channel within this process.
+    if error.is_closed() {
+        return "connection closed".to_owned();
+    }
+    let root = causes(error).last();
+    root.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// An error and what it comes from, one after the other.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
 }
 
 /// How an alert of TLS begins: its type and the larger part of the version, which all versions share.
@@ -273,14 +292,15 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_said_before_the_connection_closed_is_the_reason() {
-        for is_read in [false, true] {
+        // The connection may end before there is a request, or while that is queued.
+        for (is_read, has_run) in [(false, true), (true, true), (true, false)] {
             let connection = HttpConnection::over(ClosedAfterRefusal { is_read }).await;
-            // The connection may end before there is a request.
-            tokio::task::yield_now().await;
+            if has_run {
+                tokio::task::yield_now().await;
+            }
             let exchanged = connection.unwrap().exchange(get()).await;
             let error = exchanged.expect_err("nothing can be written");
-            let reason = error.source().map(ToString::to_string);
-            assert_eq!(reason.as_deref(), Some("refused"), "{error:?}");
+            assert_eq!(root_cause(&error), "refused", "{error:?}");
         }
     }
 

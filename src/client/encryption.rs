@@ -2,7 +2,6 @@
 //! TLS fails.
 
 use std::error::Error;
-use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::{AlertDescription, InvalidMessage, RootCertStore};
 use tokio_rustls::TlsConnector;
 
+use super::connection::cause_in;
 use super::{NoAnswer, ServiceUrl};
 use crate::config::TlsIdentity;
 use crate::tls::{self, CertificateFault};
@@ -79,21 +79,16 @@ impl Encryption {
         error: &(dyn Error + 'static),
         url: &ServiceUrl,
     ) -> Option<NoAnswer> {
-        let (error, url) = (error_of_tls(error)?, url.to_string());
+        let url = url.to_string();
+        if self.files.is_none() {
+            return problem_without_certificate(error, url);
+        }
+        let error = cause_in(error)?;
         let rustls::Error::AlertReceived(alert) = error else {
             return distrust(error, url);
         };
-        if tls::breaks_off(error) && self.files.is_none() {
-            let problem = "it broke off the TLS handshake, as a service does with TLS 1.2 that requires a certificate of this \
-                           client";
-            let problem = problem.to_owned();
-            return Some(NoAnswer::CertificateRefused { url, problem });
-        }
         if !tls::is_about_certificate(*alert) {
             return None;
-        }
-        if self.files.is_none() {
-            return Some(NoAnswer::CertificateMissing { url });
         }
         let mut problem = refusal(*alert).to_owned();
         if let Some(of_files) = &self.last().problem {
@@ -127,10 +122,23 @@ fn connector(
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Why a connection without a certificate of this client has failed, if one side does not trust the other or does not speak
-/// TLS; none if the error is another one.
-pub(crate) fn distrust_in(error: &(dyn Error + 'static), url: String) -> Option<NoAnswer> {
-    distrust(error_of_tls(error)?, url)
+/// Why a connection without a certificate of this client has failed, if one side does not trust the other, wants a
+/// certificate or does not speak TLS; none if the error is another one.
+pub(crate) fn problem_without_certificate(
+    error: &(dyn Error + 'static),
+    url: String,
+) -> Option<NoAnswer> {
+    let error = cause_in(error)?;
+    let rustls::Error::AlertReceived(alert) = error else {
+        return distrust(error, url);
+    };
+    if tls::breaks_off(error) {
+        let problem = "it broke off the TLS handshake, as a service does with TLS 1.2 that requires a certificate of this \
+                       client";
+        let problem = problem.to_owned();
+        return Some(NoAnswer::CertificateRefused { url, problem });
+    }
+    tls::is_about_certificate(*alert).then_some(NoAnswer::CertificateMissing { url })
 }
 
 /// Why the other side is not trusted; none if the error is another one.
@@ -173,15 +181,10 @@ fn refusal(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// The TLS error that an error of a connection or of a request comes from.
-fn error_of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
-    let of_connection = error.downcast_ref::<io::Error>();
-    let error = of_connection.or_else(|| error.source()?.downcast_ref())?;
-    error.get_ref()?.downcast_ref()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn received(alert: AlertDescription) -> io::Error {

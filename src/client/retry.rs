@@ -53,9 +53,9 @@ impl RetryPolicy {
             (_, Ok(answer)) if !answer.is_temporary() => false,
             (Self::Never, _) => false,
             (_, Err(error)) if error.is_final() => false,
-            (Self::Always, _) | (Self::IfNotExecuted, Err(NoAnswer::Connect { .. })) => true,
+            (Self::Always, _) => true,
             (Self::IfNotExecuted, Ok(answer)) => answer.body["outcome"] == "nothing_done",
-            (Self::IfNotExecuted, Err(_)) => false,
+            (Self::IfNotExecuted, Err(error)) => error.was_not_sent(),
         }
     }
 }
@@ -76,6 +76,10 @@ impl Client {
         let give_up = Instant::now() + REPEAT_MAX;
         let mut pauses = RetryPauses::default();
         loop {
+            // A kept connection that breaks is replaced, which repeats a request that may have been executed.
+            if repeat == RetryPolicy::IfNotExecuted {
+                self.connection = None;
+            }
             let answered = self.send(call, ATTEMPT_TIMEOUT).await;
             if !repeat.allows(&answered) {
                 return answered;

@@ -81,7 +81,11 @@ fn sampled(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) -> O
     if asks_for_keys && is_open && response.status.is_client_error() {
         return Some(SampledLine::PeerRefusal(peer));
     }
-    SampledLine::of(response.problem?, peer, settings.request_log.mode)
+    match response.problem {
+        Some(problem) => SampledLine::of(problem, peer, settings.request_log.mode),
+        // Only a probe fails without a problem.
+        None => (response.status.is_server_error()).then_some(SampledLine::FailedProbe),
+    }
 }
 
 struct LogLine<'a> {
@@ -120,6 +124,7 @@ macro_rules! event {
             peer_refusals = number.peer_refusals,
             client_errors = number.client_errors,
             store_failures = number.store_failures,
+            failed_probes = number.failed_probes,
             slow_requests = number.slow_requests,
             lines_of_peers = number.lines_of_peers,
             cause = problem.and_then(|problem| problem.cause()),
@@ -177,6 +182,9 @@ pub(super) enum SampledLine {
     Eviction(IpAddr),
     /// While the store is unavailable, all requests fail.
     StoreFailure,
+    /// While this process is not ready, all probes fail, and every client may probe. They are counted apart, because only
+    /// the lines of other requests have the cause.
+    FailedProbe,
     /// While the store is slow, all requests are slow.
     SlowRequest,
 }
@@ -212,6 +220,7 @@ pub(super) struct LogSample {
     client_errors: PeerCounts,
     evictions: PeerCounts,
     store_failures: TotalCount,
+    failed_probes: TotalCount,
     slow_requests: TotalCount,
     lines_of_peers: TotalCount,
 }
@@ -223,6 +232,7 @@ pub(super) struct LineNumber {
     pub(super) client_errors: Option<u32>,
     pub(super) evictions: Option<u32>,
     pub(super) store_failures: Option<u32>,
+    failed_probes: Option<u32>,
     pub(super) slow_requests: Option<u32>,
     /// Only beyond [`LOGGED_OF_PEERS`].
     lines_of_peers: Option<u32>,
@@ -248,6 +258,9 @@ impl LogSample {
             Some(SampledLine::StoreFailure) => {
                 (&mut number.store_failures, self.store_failures.count())
             }
+            Some(SampledLine::FailedProbe) => {
+                (&mut number.failed_probes, self.failed_probes.count())
+            }
             Some(SampledLine::SlowRequest) => {
                 (&mut number.slow_requests, self.slow_requests.count())
             }
@@ -258,7 +271,7 @@ impl LogSample {
         }
         if matches!(
             sampled,
-            Some(SampledLine::StoreFailure | SampledLine::SlowRequest)
+            Some(SampledLine::StoreFailure | SampledLine::FailedProbe | SampledLine::SlowRequest)
         ) {
             return Some(number);
         }

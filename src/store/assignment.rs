@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{Deadlines, LockStore, StoreResult};
-use crate::domain::{Attempt, Claim, Evicted, Fence, LockName};
+use crate::domain::{Attempt, Claim, ClaimDigest, Evicted, Fence, LockName};
 
 /// The fencing tokens of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,17 @@ pub struct PermitUse {
     pub permits: u32,
 }
 
+/// Whom a majority has evicted from a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissedEviction {
+    /// The claims, as many as were listed.
+    pub claims: Vec<ClaimDigest>,
+    /// The largest of the fencing tokens that they have at a majority; none if they have different ones at the nodes.
+    pub last: Option<Fence>,
+    /// Why, as the client said it.
+    pub reason: String,
+}
+
 /// A store that can be a node of a quorum.
 #[async_trait]
 pub trait AssignFences: LockStore {
@@ -70,13 +81,13 @@ pub trait AssignFences: LockStore {
         deadline: Instant,
     ) -> StoreResult<Assigned>;
 
-    /// Evicts the holders of the lock, except those with a larger fencing token than `last`: they were granted it later. So
-    /// it does not matter when this arrives.
-    async fn evict_until(
+    /// Evicts these claims, and refuses them from then on: a grant may arrive after its eviction, and gets a token of the
+    /// store then. Of holders that are not listed, it evicts those without a larger fencing token than `last`; others may
+    /// have been granted the lock later. So it does not matter when this arrives.
+    async fn evict_missed(
         &self,
         name: &LockName,
-        reason: &str,
-        last: Fence,
+        missed: &MissedEviction,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted>;
 }

@@ -27,16 +27,16 @@ use async_trait::async_trait;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::assignment::{AssignFences, Assigned, FenceChange};
+use super::assignment::{AssignFences, Assigned, FenceChange, MissedEviction};
 use super::memory::MemoryStore;
 use super::{
     CountLeases, Deadlines, DiskHealth, Finding, ListQuery, Listener, LockStore, StoreError,
     StoreHealth, StoreResult,
 };
 use crate::domain::{
-    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, Fence, LeaseQuota, Listing,
-    LockName, LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback,
-    StepBack, SuspendOptions, Suspended, Token,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, LeaseQuota, Listing, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, StepBack,
+    SuspendOptions, Suspended, Token,
 };
 use database::FILE;
 pub use examination::{Examination, examine, excessive_rights};
@@ -331,14 +331,13 @@ impl AssignFences for FileStore {
         self.change(deadline, assigned).await
     }
 
-    async fn evict_until(
+    async fn evict_missed(
         &self,
         name: &LockName,
-        reason: &str,
-        last: Fence,
+        missed: &MissedEviction,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        let evicted = self.memory.evict_until(name, reason, last, deadlines);
+        let evicted = self.memory.evict_missed(name, missed, deadlines);
         self.change(deadlines.end, evicted).await
     }
 }

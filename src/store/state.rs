@@ -33,10 +33,10 @@ use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
-use super::assignment::{Assigned, FenceChange};
+use super::assignment::{Assigned, FenceChange, MissedEviction};
 use super::{Finding, ListQuery, StoreError};
 use crate::domain::{
-    Acquired, Attempt, ClaimDigest, Fence, Holder, LockName, LockView, QueueRequest, Released,
+    Acquired, Attempt, ClaimDigest, Holder, LockName, LockView, QueueRequest, Released,
     RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Timestamp,
 };
 pub use bytes::{Downtime, InvalidRow};
@@ -245,14 +245,15 @@ impl State {
         self.step(now, |table| table.release(keys, step_back, now))
     }
 
-    /// The holders of the lock, to be evicted in steps: all of them, or those without a larger fencing token than `last`.
+    /// The holders of the lock, to be evicted in steps: all of them, or those whose eviction it has
+    /// missed. Claims of which it has missed the eviction are refused from now on.
     pub fn begin_eviction(
         &mut self,
         now: StoreTime,
         name: &LockName,
-        last: Option<Fence>,
+        missed: Option<&MissedEviction>,
     ) -> StepResult<'_, Vec<ClaimDigest>> {
-        self.step(now, |table| table.begin_eviction(name, last, now))
+        self.step(now, |table| table.begin_eviction(name, missed, now))
     }
 
     /// One step of an eviction: evicts those of these claims that hold the lock.

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::MemoryStore;
-use crate::domain::{Claim, Evicted, Fence, LockName};
-use crate::store::assignment::{AssignFences, Assigned, FenceChange};
+use crate::domain::{Claim, Evicted, LockName};
+use crate::store::assignment::{AssignFences, Assigned, FenceChange, MissedEviction};
 use crate::store::state::KeyedClaim;
 use crate::store::{Deadlines, StoreResult};
 
@@ -21,13 +21,13 @@ impl AssignFences for MemoryStore {
         Ok(self.step(|state, now| state.assign_fences(now, &claim, changes)))
     }
 
-    async fn evict_until(
+    async fn evict_missed(
         &self,
         name: &LockName,
-        reason: &str,
-        last: Fence,
+        missed: &MissedEviction,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        self.evict_some(name, reason, Some(last), deadlines).await
+        let evicting = self.evict_some(name, &missed.reason, Some(missed), deadlines);
+        evicting.await
     }
 }

@@ -4,19 +4,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::MemoryStore;
 use super::journal::has_room;
-use crate::domain::{AnswerRoom, Evicted, Fence, Holders, LockName};
+use crate::domain::{AnswerRoom, Evicted, Holders, LockName};
+use crate::store::assignment::MissedEviction;
 use crate::store::{Deadlines, StoreResult};
 
 /// How many holders one step evicts.
 const EVICTED_PER_STEP: usize = 64;
 
 impl MemoryStore {
-    /// Evicts all holders, or those without a larger fencing token than `last`.
+    /// Evicts all holders, or those whose eviction it has missed.
     pub(super) async fn evict_some(
         &self,
         name: &LockName,
         reason: &str,
-        last: Option<Fence>,
+        missed: Option<&MissedEviction>,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
         let mut room = AnswerRoom::for_locks(1);
@@ -24,7 +25,7 @@ impl MemoryStore {
         let names = std::slice::from_ref(name);
         let claims = self
             .step_on(names, deadlines.end, |state, now| {
-                state.begin_eviction(now, name, last)
+                state.begin_eviction(now, name, missed)
             })
             .await?;
         let mut is_complete = true;

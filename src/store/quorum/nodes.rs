@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::drift::TokenLead;
 use super::follow_ups::{FollowUps, confirm};
@@ -145,12 +145,10 @@ impl Nodes {
         answers
     }
 
-    /// Has a node carry out an operation of which it does not matter when it arrives: as soon as it answers, and once more
-    /// at `again_at`, when nothing goes on at it that was decided before.
+    /// Has a node carry out an operation of which it does not matter when it arrives.
     pub(super) fn follow<T: Send + 'static>(
         &self,
         index: usize,
-        again_at: Instant,
         until: Instant,
         operation: NodeOperation<T>,
     ) {
@@ -158,8 +156,6 @@ impl Nodes {
             let node = Arc::clone(&self.nodes[index]);
             tokio::spawn(traces::inherit(async move {
                 let carry_out = |try_until| operation(Arc::clone(&node), try_until);
-                confirm(until, carry_out).await;
-                sleep_until(again_at).await;
                 confirm(until, carry_out).await;
                 drop(follow_up);
             }));

@@ -8,11 +8,12 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::disagreement::Dissenters;
-use super::late_changes::{CHANGE_WITHIN, GIVEN_MAX};
+use super::late_changes::CHANGE_WITHIN;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::backoff::{Backoff, jittered};
-use crate::domain::{Evicted, Fence, LockName, LockView};
+use crate::domain::{Evicted, Holder, LockName, LockView};
+use crate::store::assignment::MissedEviction;
 use crate::store::{Deadlines, Fault, StoreError, StoreResult, TOMBSTONE_TTL};
 
 /// For how long a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
@@ -132,8 +133,6 @@ impl Core {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        // A grant or a renewal that was answered before had as long as one step.
-        let given_until = Instant::now() + deadlines.step + GIVEN_MAX;
         let (lock, reason_at_nodes) = (name.clone(), reason.to_owned());
         // A step that is late would end claims that were granted after the answer.
         let deadlines = Deadlines {
@@ -156,7 +155,7 @@ impl Core {
         let majority = self.nodes.majority();
         let nodes = self.nodes.all().len();
         if evicted.has_majority() {
-            self.follow_eviction(name, reason, &evicted, given_until);
+            self.follow_eviction(name, reason, &evicted);
         }
         let evicted = evicted.of_majority(Effect::MayBeDone)?;
         let needed = merge::needed(nodes, evicted.len());
@@ -169,46 +168,36 @@ impl Core {
         })
     }
 
-    /// Has the nodes that have not evicted all holders evict those that a majority has evicted, for as long as the others
-    /// refuse their claims. Else the next holder would have to do without such a node, for as long as that lease would have
-    /// lasted. Until `given_until`, a node may get a lease that it lacked.
-    fn follow_eviction(
-        &self,
-        name: &LockName,
-        reason: &str,
-        evicted: &ByNode<Evicted>,
-        given_until: Instant,
-    ) {
-        let fences = |evicted: &Evicted| -> BTreeSet<Fence> {
-            let listed = evicted.holders.listed.iter();
-            listed.map(|holder| holder.fence).collect()
-        };
-        let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
-        for fence in evicted.received().flat_map(fences) {
-            *counts.entry(fence).or_default() += 1;
-        }
-        counts.retain(|_, count| *count >= evicted.majority());
-        // Later grants have larger tokens than one that a majority has recorded, but not than that of a rest.
-        let Some(last) = counts.keys().next_back().copied() else {
+    /// Has the nodes that have not evicted all claims that a majority has evicted do so, for as long as the others refuse
+    /// those. Else the next holder would have to do without such a node, for as long as that lease would have lasted.
+    fn follow_eviction(&self, name: &LockName, reason: &str, evicted: &ByNode<Evicted>) {
+        let claims = of_majority(evicted, |holder| holder.claim);
+        if claims.is_empty() {
             return;
-        };
-        let has_evicted = |evicted: &Evicted| {
-            let fences = fences(evicted);
-            evicted.is_complete && counts.keys().all(|fence| fences.contains(fence))
-        };
+        }
+        let fences = of_majority(evicted, |holder| holder.fence);
+        let missed = Arc::new(MissedEviction {
+            claims: claims.iter().copied().collect(),
+            last: fences.last().copied(),
+            reason: reason.to_owned(),
+        });
         let until = Instant::now() + TOMBSTONE_TTL;
         for (index, answer) in evicted.0.iter().enumerate() {
+            let has_evicted = |evicted: &Evicted| {
+                let listed = listed(evicted, |holder| holder.claim);
+                evicted.is_complete && claims.is_subset(&listed)
+            };
             if matches!(answer, Some(Ok(evicted)) if has_evicted(evicted)) {
                 continue;
             }
-            let (lock, reason) = (name.clone(), reason.to_owned());
+            let (lock, missed) = (name.clone(), Arc::clone(&missed));
             let operation: NodeOperation<()> = Arc::new(move |node, end| {
-                let (lock, reason) = (lock.clone(), reason.clone());
+                let (lock, missed) = (lock.clone(), Arc::clone(&missed));
                 let step = CHANGE_WITHIN;
                 let deadlines = Deadlines { step, end };
                 Box::pin(async move {
-                    let evicted = node.evict_until(&lock, &reason, last, deadlines).await?;
-                    match evicted.is_complete {
+                    let evicting = node.evict_missed(&lock, &missed, deadlines);
+                    match evicting.await?.is_complete {
                         true => Ok(()),
                         false => Err(StoreError::unavailable(
                             Fault::Busy,
@@ -217,7 +206,25 @@ impl Core {
                     }
                 })
             });
-            self.nodes.follow(index, given_until, until, operation);
+            self.nodes.follow(index, until, operation);
         }
     }
+}
+
+/// Something of each holder that a node lists as evicted.
+fn listed<T: Ord>(evicted: &Evicted, part: impl Fn(&Holder) -> T) -> BTreeSet<T> {
+    evicted.holders.listed.iter().map(part).collect()
+}
+
+/// The same of the holders that a majority lists.
+fn of_majority<T: Ord>(
+    evicted: &ByNode<Evicted>,
+    part: impl Fn(&Holder) -> T + Copy,
+) -> BTreeSet<T> {
+    let mut counts: BTreeMap<T, usize> = BTreeMap::new();
+    for one in evicted.received().flat_map(|it| listed(it, part)) {
+        *counts.entry(one).or_default() += 1;
+    }
+    counts.retain(|_, count| *count >= evicted.majority());
+    counts.into_keys().collect()
 }

@@ -13,7 +13,7 @@ use super::Core;
 use super::busy::BusyTries;
 use super::drift::TokenLead;
 use super::follow_ups::FollowUps;
-use super::late_changes::{RESTORE_MAX, of_change};
+use super::late_changes::of_change;
 use super::nodes::{ByNode, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::restoring::{Decided, fences};
@@ -26,6 +26,9 @@ use crate::store::assignment::Assigned;
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
+
+/// How long a node may take to get the lease back.
+const RESTORE_MAX: Duration = Duration::from_secs(2);
 
 /// How long a lease lasts at a node that alone has extended it: the shortest time that a node can keep one.
 const ENDED: Duration = Duration::from_millis(1);

@@ -25,6 +25,7 @@
 //! round trip pays for; when a majority proposes the same token, it is left out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -33,7 +34,7 @@ use super::attempts::Attempts;
 use super::decision::{Assignment, Decision};
 use super::drift::{TOO_FAR_AHEAD, TokenLead};
 use super::follow_ups::{FollowUpPermit, FollowUps, confirm};
-use super::late_changes::{CATCH_UP_MAX, CATCH_UP_PAUSES, of_acquire};
+use super::late_changes::of_acquire;
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by};
 use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
@@ -44,6 +45,13 @@ use crate::domain::{
 use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
+
+/// When a node that did not grant what a majority has granted is asked again: what was in the way there is mostly the lease
+/// of a contender that is being rolled back.
+const CATCH_UP_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(150)];
+
+/// How long one step of catching up may take.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
 /// What the nodes are asked.
 #[derive(Clone, Debug)]

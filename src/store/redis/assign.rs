@@ -9,8 +9,8 @@ use super::node::{Node, ScriptTries};
 use super::reply::{Malformed, Reply};
 use super::scripts::ScriptRequest;
 use super::{RedisStore, scripts};
-use crate::domain::{Claim, Evicted, Fence, LockName};
-use crate::store::assignment::{AssignFences, Assigned, FenceChange, PermitUse};
+use crate::domain::{Claim, Evicted, LockName};
+use crate::store::assignment::{AssignFences, Assigned, FenceChange, MissedEviction, PermitUse};
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
 #[async_trait]
@@ -30,17 +30,15 @@ impl AssignFences for RedisStore {
         }
     }
 
-    async fn evict_until(
+    async fn evict_missed(
         &self,
         name: &LockName,
-        reason: &str,
-        last: Fence,
+        missed: &MissedEviction,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        let evicted = self
-            .node_for(name)
-            .evict(name, reason, Some(last), deadlines);
-        evicted.await
+        let node = self.node_for(name);
+        let evicting = node.evict(name, &missed.reason, Some(missed), deadlines);
+        evicting.await
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::UNPOISONED;
 use super::barriers::Barriers;
-use super::failure::{Execution, Failure};
+use super::failure::{Execution, Failure, NO_PRIMARY};
 use super::transport::{Endpoint, Transport};
 use crate::config::ClusterAddress;
 use crate::store::Fault;
@@ -110,10 +110,8 @@ impl Cluster {
             return Ok(node.endpoint.clone());
         }
         self.may_have_moved();
-        let detail = format!("no primary has slot {}", partitions::slot(partition));
-        Err(Failure::new(Fault::ClusterDown, Execution::NotDone, detail)
-            .because("no primary of the cluster has the slots of some locks")
-            .passing())
+        let detail = format!("{NO_PRIMARY} slot {}", partitions::slot(partition));
+        Err(Failure::new(Fault::ClusterDown, Execution::NotDone, detail).passing())
     }
 
     /// Whether primaries have joined or left since the last call.

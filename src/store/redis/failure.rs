@@ -15,6 +15,11 @@ pub(super) const NO_ROOM_FOR_CLIENTS: &str = "max number of clients";
 /// What that is to an operator.
 pub(super) const TOO_MANY_CLIENTS: &str = "it has as many clients as its maxclients admits";
 
+/// How a failure begins that is about slots without a primary.
+pub(super) const NO_PRIMARY: &str = "no primary has";
+/// What a node says of such a slot while it serves others.
+const SLOT_NOT_SERVED: &str = "Hash slot not served";
+
 /// Why a command has no answer.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
@@ -230,6 +235,9 @@ impl Failure {
             Fault::Permission => return self.missing_right(),
             Fault::Database => {
                 "it has no database of the number in the store's URL, or the user may not use it"
+            }
+            Fault::ClusterDown if mentions(NO_PRIMARY) || mentions(SLOT_NOT_SERVED) => {
+                "no primary of the cluster has the slots of some locks"
             }
             Fault::ClusterDown => {
                 "the cluster is down: it has lost most of its primaries, or some slots have none, which stops all of it \

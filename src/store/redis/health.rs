@@ -42,19 +42,19 @@ impl Node {
             }
             None => connecting.await,
         };
-        if let Err(failure) = &connecting
-            && failure.is_lasting()
-            && self.recovery.findings().is_none()
-        {
-            return Err(failure.clone().into());
-        }
-        if let Ok(mut connection) = connecting {
-            self.pool.sweep();
-            self.probe_messages(&mut connection, deadline).await;
-            // Opens a pooled connection before a request needs one.
-            let _ = self.pool.get(deadline).await;
-            self.check_replicas(&mut connection, deadline).await?;
-            return Ok(self.check_writes()?);
+        let refusal = match connecting {
+            Ok(mut connection) => {
+                self.pool.sweep();
+                self.probe_messages(&mut connection, deadline).await;
+                // Opens a pooled connection before a request needs one.
+                let _ = self.pool.get(deadline).await;
+                self.check_replicas(&mut connection, deadline).await?;
+                return Ok(self.check_writes()?);
+            }
+            Err(failure) => failure,
+        };
+        if refusal.is_lasting() && self.recovery.findings().is_none() {
+            return Err(refusal.into());
         }
         let mut connection = self.pool.get(deadline).await?;
         let began = Instant::now();
@@ -83,7 +83,9 @@ impl Node {
         if !trouble.is_moving() {
             connection.abandon();
         }
-        Err(trouble.into())
+        // That an old connection broke would hide why there is no new one.
+        let is_refused = refusal.is_lasting();
+        Err(if is_refused { refusal } else { trouble }.into())
     }
 
     /// Whether messages can be sent is independent of whether the store answers. One node of a cluster is enough.
@@ -168,9 +170,10 @@ impl RedisStore {
         let trying = timeout_at(deadline, cluster.try_primaries(patience));
         let checking = join_all(self.nodes.iter().map(|node| node.check(deadline)));
         let (_, checks) = tokio::join!(trying, checking);
-        let outcome = outcome_of_all(&checks, &cluster.topology());
-        let troubles = checks.into_iter().map(|check| check.err());
         let mut last_health = self.last_health.lock().expect(UNPOISONED);
+        let is_first = last_health.last_check.is_none();
+        let outcome = outcome_of_all(&checks, is_first, &cluster.topology());
+        let troubles = checks.into_iter().map(|check| check.err());
         last_health.troubles = troubles.collect();
         outcome
     }
@@ -296,10 +299,11 @@ impl RedisStore {
     }
 }
 
-/// The outcome of the checks of all partitions. One that fails for good is reported with the primary that it is about; others
-/// only if all fail.
+/// The outcome of the checks of all partitions. If one succeeds, those that fail are reported with their primary alone; but
+/// the first check, when the process starts, fails if one fails for good.
 fn outcome_of_all(
     checks: &[Result<(), CheckFailure>],
+    is_first: bool,
     topology: &Topology,
 ) -> Result<(), CheckFailure> {
     let failures = checks.iter().enumerate();
@@ -307,6 +311,7 @@ fn outcome_of_all(
     let all_fail = checks.iter().all(Result::is_err);
     let first = failures.clone().next().filter(|_| all_fail);
     let lasting = failures.find(|(_, failure)| failure.is_lasting);
+    let lasting = lasting.filter(|_| all_fail || is_first);
     let Some((number, failure)) = lasting.or(first) else {
         return Ok(());
     };

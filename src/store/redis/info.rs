@@ -24,6 +24,8 @@ pub(super) struct ServerInfo {
     /// Whose replica it was before it was promoted; empty for none.
     pub(super) promoted_from: String,
     version: String,
+    /// Its name and version, for operators. The version of a Valkey is another one than that of the Redis it behaves like.
+    product: String,
     role: String,
     is_cluster_node: bool,
     /// Whether the store is a cluster.
@@ -99,6 +101,10 @@ impl ServerInfo {
             promoted_from: id("master_replid2"),
             replid: id("master_replid"),
             version: text("redis_version"),
+            product: match lines.get("valkey_version") {
+                Some(version) => format!("valkey {version}"),
+                None => format!("redis {}", text("redis_version")),
+            },
             role: match lines.get("redis_mode") {
                 // It reports no role of its own.
                 Some(&"sentinel") => SENTINEL.to_owned(),
@@ -185,7 +191,7 @@ impl ServerInfo {
         Finding {
             topic: "version",
             is_fine,
-            detail: format!("redis {}{advice}", self.version),
+            detail: format!("{}{advice}", self.product),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::domain::{
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, StepBack, SuspendOptions,
     Suspended, Token, Waiting,
 };
+use crate::store::assignment::MissedEviction;
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
 /// What an acquire is sent for.
@@ -214,16 +215,18 @@ impl Node {
             .await
     }
 
-    /// Evicts all holders, or those without a larger fencing token than `last`.
+    /// Evicts all holders, or those whose eviction it has missed.
     pub(super) async fn evict(
         &self,
         name: &LockName,
         reason: &str,
-        last: Option<Fence>,
+        missed: Option<&MissedEviction>,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
         let (node, lock) = (self, self.keys.lock(name));
         let mut room = AnswerRoom::for_locks(1);
+        let claims = missed.iter().flat_map(|it| &it.claims);
+        let claims: Vec<u8> = claims.flat_map(|claim| claim.0).collect();
         let (mut holders, mut next) = (Holders::none(), Some(0));
         let mut last_generation = node.recovery.generation();
         while let Some(cursor) = next {
@@ -238,7 +241,8 @@ impl Node {
                 command.arg(node.messages.evictions_channel());
                 command.arg(node.messages.channel());
                 command.arg(listed_max);
-                command.arg(last.map_or(Fence::MAX, Fence::get));
+                command.arg(missed.map_or(Fence::MAX, |it| it.last.map_or(0, Fence::get)));
+                command.arg(claims.as_slice());
                 command
             };
             let run = node.run_in_time(request, deadline, command, views::evicted);

@@ -5,6 +5,8 @@
 //! for itself. Before it gets `events_lost`, all processes know that this one wants events, so every event from then on
 //! is delivered. A process that learns of it later says so, and then the listener gets `events_lost` once more.
 
+mod finding;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -21,7 +23,8 @@ use super::pool::Pool;
 use super::recovery::FleetState;
 use super::subscriber::Subscriber;
 use crate::domain::{ClaimDigest, LockName, LockNames};
-use crate::store::{Finding, Listener};
+use crate::store::Listener;
+use finding::Unsubscribed;
 
 /// This process's subscription to messages, and the demand for events.
 pub(super) struct PubSub {
@@ -58,6 +61,7 @@ pub(super) struct PubSubShared {
     pub(super) may_not_subscribe: AtomicBool,
     pub(super) may_not_publish: AtomicBool,
     may_not_count: AtomicBool,
+    unsubscribed: Mutex<Unsubscribed>,
 }
 
 /// The state of event delivery to this process.
@@ -100,6 +104,7 @@ impl PubSub {
             may_not_subscribe: AtomicBool::new(false),
             may_not_publish: AtomicBool::new(false),
             may_not_count: AtomicBool::new(false),
+            unsubscribed: Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -264,45 +269,15 @@ impl PubSub {
     /// Finds out whether this process may publish, by a message that repeats its demand for events or has no effect.
     pub(super) async fn probe(&self, connection: &mut MultiplexedConnection) {
         let shared = &*self.shared;
+        if self.attached.get().is_some() {
+            shared.count_unsubscribed();
+        }
         let channel = match shared.delivery.borrow().is_wanted {
             true => &shared.watch,
             false => &shared.wake,
         };
         let published: RedisResult<u64> = publish(channel).query_async(connection).await;
         shared.may_publish(published.err().as_ref());
-    }
-
-    /// Whether this process may use the channels.
-    pub(super) fn finding(&self) -> Finding {
-        const RIGHTS: &str = "grant &lh:1:* +publish +subscribe +unsubscribe +pubsub|numsub";
-        let shared = &*self.shared;
-        let lacks = [
-            (&shared.may_not_subscribe, "subscribe"),
-            (&shared.may_not_publish, "publish"),
-        ];
-        let lacking = lacks
-            .iter()
-            .filter(|(lacks, _)| lacks.load(Ordering::Relaxed));
-        let lacking: Vec<_> = lacking.map(|(_, right)| *right).collect();
-        let is_fine = lacking.is_empty();
-        let may_count = !shared.may_not_count.load(Ordering::Relaxed);
-        let detail = match (is_fine, may_count) {
-            (true, true) => "the channels may be used".to_owned(),
-            (true, false) => format!(
-                "the user may not run PUBSUB NUMSUB, so events are published even if nobody watches; {RIGHTS}"
-            ),
-            (false, _) => format!(
-                "the user may not {} on the channels lh:1:*, so waiters notice a free lock up to a second late, and \
-                 events are not delivered; {RIGHTS}",
-                lacking.join(" or ")
-            ),
-        };
-        let is_fine = is_fine && may_count;
-        Finding {
-            topic: "channels",
-            is_fine,
-            detail,
-        }
     }
 }
 

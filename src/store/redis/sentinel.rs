@@ -4,6 +4,7 @@
 //! half of all Sentinels have to answer, and the latest configuration counts: each failover has a larger epoch, to which
 //! more than half of them have to agree.
 
+mod failures;
 mod states;
 pub(super) mod switches;
 
@@ -20,10 +21,11 @@ use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::UNPOISONED;
-use super::failure::{Execution, Failure};
+use super::failure::Failure;
 use super::transport::{Endpoint, Transport};
 use crate::config::SentinelAddress;
 use crate::store::Fault;
+use failures::{denied, disagreeing, outdated, refused, too_few};
 use states::SentinelStates;
 
 /// How long a Sentinel may take to answer.
@@ -152,31 +154,25 @@ impl Sentinels {
         if by_id.is_empty() {
             explain_silence(transport, &mut by_endpoint).await;
         }
-        let failures = by_endpoint.values().filter_map(|it| it.clone().err());
-        let primary = self.judge(by_id, failures.collect());
+        let primary = self.judge(by_id, &by_endpoint);
         (primary, by_endpoint)
     }
 
-    /// The primary according to these answers.
+    /// The primary according to these answers, of the Sentinels that were asked.
     fn judge(
         &self,
         answers: HashMap<String, SentinelAnswer>,
-        failures: Vec<Failure>,
+        asked: &NamedPrimaries,
     ) -> Result<Endpoint, Failure> {
         if !is_majority(&answers) {
-            return Err(too_few(answers.len(), failures));
+            return Err(too_few(&answers, asked));
         }
         let all_answer = answers.len() == total(&answers);
         let latest_epoch = answers.values().map(|answer| answer.epoch).max();
         if !latest_epoch.is_some_and(|epoch| self.is_latest(epoch, all_answer)) {
-            return Err(outdated(&failures));
+            return Err(outdated(asked));
         }
-        elected(answers.into_values()).ok_or_else(|| {
-            let detail = "the Sentinels disagree about the primary";
-            Failure::new(Fault::Io, Execution::NotDone, detail)
-                .because("equally many of its Sentinels name different primaries")
-                .passing()
-        })
+        elected(answers.into_values()).ok_or_else(disagreeing)
     }
 
     /// Asks these Sentinels.
@@ -333,64 +329,6 @@ fn elected(answers: impl Iterator<Item = SentinelAnswer>) -> Option<Endpoint> {
     let (most, primary) = votes.pop()?;
     let is_tie = votes.last().is_some_and(|(count, _)| *count == most);
     (!is_tie).then_some(primary)
-}
-
-/// The Sentinels that answer know only earlier failovers than one that answered before.
-fn outdated(failures: &[Failure]) -> Failure {
-    let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
-    let detail = format!("the last failover is not known ({})", details.join("; "));
-    Failure::new(Fault::Io, Execution::NotDone, detail)
-        .because(
-            "a Sentinel that does not answer now knew a later failover than those that answer, so the primary is not known",
-        )
-        .passing()
-}
-
-/// Why too few answer. If the reason is not the same for all Sentinels, it may pass.
-fn too_few(answered: usize, failures: Vec<Failure>) -> Failure {
-    let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
-    let detail = format!("{answered} Sentinels answer ({})", details.join("; "));
-    let is_lasting = answered == 0 && failures.iter().all(Failure::is_lasting);
-    match failures.into_iter().next() {
-        Some(failure) if is_lasting => failure,
-        Some(_) | None => Failure::new(Fault::Io, Execution::NotDone, detail)
-            .because("too few of its Sentinels answer, so its primary is not known")
-            .passing(),
-    }
-}
-
-fn refused(error: &redis::RedisError) -> Failure {
-    let failure = Failure::of_first(error).before_any_command();
-    let mentions = |text| failure.detail.contains(text);
-    if mentions("No such master") {
-        let lasting = Failure::new(Fault::Database, Execution::NotDone, failure.detail);
-        lasting.because("its Sentinels watch no primary of the name in the store's URL")
-    } else if mentions("unknown command") {
-        let lasting = Failure::new(Fault::Protocol, Execution::NotDone, failure.detail);
-        lasting.because(
-            "the server that answers is no Sentinel; check hosts and ports in the store's URL",
-        )
-    } else {
-        denied(failure)
-    }
-}
-
-/// The Redis that they watch may have other users, so an operator has to know who refuses.
-fn denied(failure: Failure) -> Failure {
-    let asks = failure.detail.contains("NOAUTH");
-    let reason = if failure.fault == Fault::Permission {
-        "the user may not ask a Sentinel; docs/how-to/redis.md lists the rights that it needs"
-    } else if failure.fault != Fault::Auth {
-        return failure;
-    } else if asks {
-        "a Sentinel asks for a password; write it to a file and set redis.sentinel_password_file \
-         (--redis-sentinel-password-file, LEASEHOLD_REDIS_SENTINEL_PASSWORD_FILE), or set \
-         LEASEHOLD_REDIS_SENTINEL_PASSWORD"
-    } else {
-        "a Sentinel refuses the user or the password; check redis.sentinel_username and redis.sentinel_password, \
-         which are not those of Redis"
-    };
-    failure.because(reason)
 }
 
 #[cfg(test)]

@@ -62,7 +62,10 @@ impl Subscriber {
                     *self.shared.connected_at.lock().expect(UNPOISONED) = None;
                     ended.map_err(|error| Failure::of(&error))
                 }
-                Err(failure) => Err(failure),
+                Err(failure) => {
+                    self.shared.not_subscribed(failure.explanation());
+                    Err(failure)
+                }
             };
             // Whatever ended the loop, the connection cannot be used again.
             let is_forbidden = |failure: &Failure| failure.fault == Fault::Permission;

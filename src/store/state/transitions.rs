@@ -10,9 +10,10 @@ use super::table::{ExpiryBacklog, Table};
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Attempt, ClaimDigest, EventKind, Fence, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
+    Attempt, ClaimDigest, EventKind, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
     Released, RenewOptions, Renewal, Renewed, Rollback, StepBack,
 };
+use crate::store::assignment::MissedEviction;
 
 impl Table {
     pub(super) fn renew(
@@ -137,21 +138,28 @@ impl Table {
         Some(Released::LeftQueue)
     }
 
-    /// The holders of the lock, to be evicted in steps. Claims granted between two steps are not among them.
+    /// The holders of the lock, to be evicted in steps. Claims granted between two steps are not among them. Those whose
+    /// eviction was missed and that do not hold it are refused from now on.
     pub(super) fn begin_eviction(
         &mut self,
         name: &LockName,
-        last: Option<Fence>,
+        missed: Option<&MissedEviction>,
         now: StoreTime,
     ) -> Vec<ClaimDigest> {
-        let Some(slot) = self.find(name, now) else {
-            return Vec::new();
+        let slot = self.find(name, now);
+        let leases = slot.map(|slot| &self.locks[slot].leases);
+        let mut claims = leases.map(|it| it.claims()).unwrap_or_default();
+        let Some(missed) = missed else {
+            return claims;
         };
-        let leases = &self.locks[slot].leases;
-        let mut claims = leases.claims();
-        if let Some(last) = last {
-            let is_meant = |claim| leases.get(claim).is_some_and(|record| record.fence <= last);
-            claims.retain(|claim| is_meant(*claim));
+        let fence_of = |claim| Some(leases?.get(claim)?.fence);
+        claims.retain(|claim| missed.claims.contains(claim) || fence_of(*claim) <= missed.last);
+        for claim in &missed.claims {
+            if !claims.contains(claim) {
+                let reason = missed.reason.as_str().into();
+                self.tombstones
+                    .remember(*claim, End::Evicted { reason }, now, &mut self.effects);
+            }
         }
         claims
     }

@@ -7,6 +7,7 @@ use leasehold::config::LogRequests;
 use leasehold::http::{Access, Failures, KeyRing, Role};
 use leasehold::limits::Limit;
 use leasehold::server::Peer;
+use leasehold::store::StoreHealth;
 
 use super::logs::{Log, from_peer};
 use super::support::{Api, get, post};
@@ -121,6 +122,28 @@ async fn many_requests_that_the_store_does_not_answer_have_few_lines() {
     assert_eq!(lines.len(), 2 * numbers.len(), "{}", log.text());
     for ((_, fields), number) in lines.iter().zip(numbers.iter().chain(&numbers)) {
         assert_eq!(fields["store_failures"], *number);
+    }
+}
+
+/// A probe needs no key, and does not use up the lines of the requests that say why the store does not answer.
+#[tokio::test]
+async fn many_failed_probes_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    for mode in [LogRequests::Failed, LogRequests::All] {
+        let api = Api::on(
+            Arc::new(ScriptedStore::in_health(StoreHealth::default())),
+            |settings| settings.request_log.mode = mode,
+        );
+        for path in ["/readyz", "/healthz"].into_iter().cycle().take(100) {
+            assert_eq!(api.send(from_peer(get(path))).await.status, 503);
+        }
+    }
+    let lines = log.requests();
+    let numbers = [1, 2, 3, 4, 5, 8, 16, 32, 64];
+    assert_eq!(lines.len(), 2 * numbers.len(), "{}", log.text());
+    for ((_, fields), number) in lines.iter().zip(numbers.iter().chain(&numbers)) {
+        assert_eq!(fields["failed_probes"], *number);
+        assert!(fields["store_failures"].is_null());
     }
 }
 

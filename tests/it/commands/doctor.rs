@@ -247,6 +247,28 @@ async fn every_primary_of_a_cluster_is_checked() {
     assert_found(&lacking, "store", "error", "");
 }
 
+/// The nodes serve all other slots, so the cluster is not down.
+#[tokio::test]
+async fn slots_of_a_cluster_without_a_primary_are_found() {
+    let cluster = RedisCluster::start(3, RedisOptions::default()).await;
+    cluster.needs_no_full_coverage().await;
+    for node in &cluster.nodes {
+        let words = ["CLUSTER", "DELSLOTSRANGE", "0", "500"];
+        node.command(&words).await;
+    }
+    let store = format!("redis+cluster://{}", cluster.nodes[0].address());
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 69);
+    let words = "no primary of the cluster has the slots of some locks (";
+    assert_found(&examined, "store", "error", words);
+    assert_found(
+        &examined,
+        "slots",
+        "warning",
+        "of the locks have no primary",
+    );
+}
+
 #[tokio::test]
 async fn a_sentinel_that_is_silent_is_named() {
     let redis = RedisServer::start(RedisOptions::default()).await;

@@ -65,6 +65,49 @@ fn an_eviction_whose_answer_is_lost_is_not_repeated() {
 }
 
 #[test]
+fn an_eviction_that_was_never_sent_has_evicted_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let refused = asked(&url, &["evict", "a"]);
+    assert_code(&refused, 69);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("cannot connect"), "{text}");
+    assert!(!text.contains("unknown"), "{text}");
+}
+
+/// A connection that stays open after a refusal is not used for the repetition: it may break after the eviction.
+#[test]
+fn an_eviction_that_is_repeated_is_sent_once_more_at_most() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = std::thread::spawn(move || {
+        let (mut first, _) = listener.accept().unwrap();
+        let read = |stream: &mut TcpStream| stream.read(&mut [0; 4096]).unwrap();
+        assert_ne!(read(&mut first), 0);
+        let busy = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
+            content-length: 50\r\n\r\n{\"code\":\"rate_limited\",\"outcome\":\"nothing_done\"}  ";
+        first.write_all(busy.as_bytes()).unwrap();
+        let read_from_first = read(&mut first);
+        drop(first);
+        let (mut second, _) = listener.accept().unwrap();
+        [read_from_first, read(&mut second)]
+    });
+    let unclear = asked(&url, &["evict", "a"]);
+    assert_code(&unclear, 69);
+    let text = String::from_utf8(unclear.stderr).unwrap();
+    assert!(
+        text.contains("whether anybody was evicted is unknown"),
+        "{text}"
+    );
+    let [on_first, on_second] = serving.join().unwrap();
+    assert!(
+        on_first == 0 && on_second > 0,
+        "{on_first} and {on_second} bytes"
+    );
+}
+
+#[test]
 fn an_eviction_that_was_not_executed_is_repeated() {
     let busy = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: 50\r\n\
         connection: close\r\n\r\n{\"code\":\"rate_limited\",\"outcome\":\"nothing_done\"}  ";

@@ -48,6 +48,25 @@ fn channels(service: &LockService) -> Option<Finding> {
         .find(|finding| finding.topic == "channels")
 }
 
+/// No right is missing, and every check is answered.
+#[tokio::test]
+async fn a_redis_that_delivers_no_messages_is_reported() {
+    let options = RedisOptions {
+        without: &["SUBSCRIBE"],
+        ..RedisOptions::default()
+    };
+    let server = RedisServer::start(options).await;
+    let config = stores::redis_config();
+    let store = stores::redis_store(&server.database(0), &config).await;
+    let replica = Replica::on(store.expect("the store opens"));
+    let words = "no messages can be received";
+    eventually("it is found out", async || {
+        let finding = channels(&replica.service)?;
+        (!finding.is_fine && finding.detail.contains(words)).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn without_the_right_to_channels_everything_works_and_it_is_reported() {
     let server = durable_redis().await;

@@ -132,6 +132,20 @@ async fn a_process_that_sentinels_refuse_exits_78_with_the_settings_to_change() 
 }
 
 #[tokio::test]
+async fn a_process_that_most_sentinels_refuse_exits_78_although_one_answers() {
+    let server = RedisServer::start(RedisOptions::forgetful()).await;
+    server.admit_processes().await;
+    let sentinels = Sentinels::watch(server.port(), 3, None).await;
+    for number in [0, 1] {
+        sentinels.require_password(number, PASSWORD).await;
+    }
+    let error = refusal(&sentinels, &[]).await;
+    assert!(error.contains(ASKS), "{error}");
+    let refusing = &sentinels.addresses()[..2];
+    assert!(refusing.iter().any(|it| error.contains(it)), "{error}");
+}
+
+#[tokio::test]
 async fn a_sentinel_whose_certificate_cannot_be_verified_is_refused_with_the_reason() {
     let (authority, other) = (Authority::new(), Authority::new());
     let files = authority.files_for("127.0.0.1");

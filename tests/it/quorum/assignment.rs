@@ -1,4 +1,6 @@
-//! The laws of [`AssignFences`] on every store that may be a node.
+//! The laws of [`AssignFences`] on every store that may be a node. Those of evictions are in `evictions`.
+
+mod evictions;
 
 use std::sync::Arc;
 
@@ -10,10 +12,16 @@ use tempfile::TempDir;
 
 use super::tokens::replayed;
 use crate::support::fixture::{
-    Fixture, FixtureRedis, SHORT, claim, claim_on, claim_on_all, deadline, deadlines, for_short,
-    fresh_name, in_mode, leases_granted, lock_of, names, permits, reader, rival,
+    Fixture, FixtureRedis, SHORT, claim, claim_on, claim_on_all, deadline, for_short, fresh_name,
+    in_mode, leases_granted, lock_of, names, permits, reader, rival,
 };
 use crate::support::stores;
+use evictions::{
+    a_claim_whose_eviction_was_missed_is_granted_nothing_later,
+    a_missed_eviction_ends_its_claim_whatever_its_token_and_no_other,
+    an_eviction_until_a_token_ends_no_later_lease,
+    an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock,
+};
 
 /// A store that may be a node, as the contract tests use a store.
 struct NodeFixture {
@@ -98,6 +106,8 @@ on_every_node! {
     a_lease_that_shares_its_lock_gets_no_token_that_was_given_before
     an_eviction_until_a_token_ends_no_later_lease
     an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock
+    a_missed_eviction_ends_its_claim_whatever_its_token_and_no_other
+    a_claim_whose_eviction_was_missed_is_granted_nothing_later
 }
 
 /// A larger token for a lease.
@@ -344,40 +354,4 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
         attempt: Some(attempt),
     };
     assert_eq!(node.assign(&second, &[recorded]).await, held);
-}
-
-/// The holders of the lock that an eviction until this token ends.
-async fn evicted_until(node: &NodeFixture, claim: &Claim, last: Fence) -> Vec<Fence> {
-    let evicted = node
-        .node
-        .evict_until(lock_of(claim), "stuck", last, deadlines());
-    let evicted = evicted.await.expect("the store answers");
-    assert!(evicted.is_complete);
-    let listed = evicted.holders.listed.iter();
-    listed.map(|holder| holder.fence).collect()
-}
-
-async fn an_eviction_until_a_token_ends_no_later_lease(node: &NodeFixture) {
-    let first = claim();
-    let second = rival(&first);
-    let before = node.fixture.granted(&first).await.holder.fence;
-    node.fixture.freed(&first).await;
-    let fence = node.fixture.granted(&second).await.holder.fence;
-    assert_eq!(evicted_until(node, &second, before).await, []);
-    node.fixture.renewed(&second, None).await;
-    assert_eq!(evicted_until(node, &second, fence).await, [fence]);
-    node.fixture.granted(&rival(&second)).await;
-}
-
-async fn an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock(node: &NodeFixture) {
-    let first = reader(&claim());
-    let second = reader(&first);
-    let before = node.fixture.granted(&first).await.holder.fence;
-    let fence = node.fixture.granted(&second).await.holder.fence;
-    assert!(before < fence);
-    assert_eq!(evicted_until(node, &first, before).await, [before]);
-    assert_eq!(node.fixture.holder(lock_of(&second)).await.fence, fence);
-    node.fixture.renewed(&second, None).await;
-    assert_eq!(evicted_until(node, &first, fence).await, [fence]);
-    node.fixture.granted(&rival(&first)).await;
 }

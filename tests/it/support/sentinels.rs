@@ -148,6 +148,12 @@ impl Sentinels {
         }
     }
 
+    /// Has one of them refuse everybody without this password, as with `requirepass`.
+    pub(crate) async fn require_password(&self, number: usize, password: &str) {
+        self.set_user(number, "default", password, "~* &* +@all")
+            .await;
+    }
+
     async fn set_user(&self, number: usize, user: &str, password: &str, rights: &str) {
         let password = format!(">{password}");
         let mut command = redis::cmd("ACL");

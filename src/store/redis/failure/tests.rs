@@ -28,12 +28,27 @@ fn an_explanation_does_not_quote_redis() {
         ("NOPERM No permissions to access a key", "lacks a right; "),
         ("NOAUTH Authentication required.", "asks for a password; "),
         ("CLUSTERDOWN The cluster is down", "the cluster is down: "),
+        (
+            "CLUSTERDOWN Hash slot not served",
+            "no primary of the cluster has the slots of some locks",
+        ),
         ("MOVED 7 127.0.0.1:7001", "write redis+cluster://"),
     ] {
         let explanation = failure(answer).explanation();
         assert!(explanation.contains(explained), "{explanation}");
         assert!(!explanation.contains("User u"), "{explanation}");
     }
+}
+
+/// The error that ends a request keeps no more than the kind and the text.
+#[test]
+fn an_error_about_a_slot_without_a_primary_does_not_say_that_the_cluster_is_down() {
+    let detail = format!("{NO_PRIMARY} slot 247");
+    let failure = Failure::new(Fault::ClusterDown, Execution::NotDone, detail);
+    let explained = explained(&failure.into_error(false));
+    let expected =
+        "no primary of the cluster has the slots of some locks (no primary has slot 247)";
+    assert_eq!(explained, expected);
 }
 
 #[test]

@@ -65,6 +65,19 @@ fn replicas_and_old_versions_are_refused() {
 }
 
 #[test]
+fn a_valkey_is_shown_with_its_own_version() {
+    let valkey = INFO.replace(
+        "redis_version:7.0.15\r\n",
+        "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.1\r\n",
+    );
+    for (info, shown) in [(INFO, "redis 7.0.15"), (&valkey, "valkey 9.0.1")] {
+        let finding = ServerInfo::parse(info, &forbidden()).version_finding();
+        assert!(finding.is_fine);
+        assert_eq!(finding.detail, shown);
+    }
+}
+
+#[test]
 fn a_sentinel_is_not_taken_for_a_redis() {
     let info = "redis_version:7.0.15\r\nredis_mode:sentinel\r\nmaxmemory_policy:noeviction\r\n";
     let (_, why) = ServerInfo::parse(info, &forbidden())

@@ -13,6 +13,7 @@ use super::step_size::{KEYS_MAX, StepSize};
 use super::{MOVE_PAUSE, MOVE_TIMEOUT, ROUNDS_MAX};
 use crate::store::pace::Pace;
 use crate::store::redis::cluster::Topology;
+use crate::store::redis::failure::NO_PRIMARY;
 use crate::store::redis::keys::RedisKeys;
 use crate::store::redis::node::Node;
 use crate::store::redis::scripts::ScriptRequest;
@@ -103,7 +104,7 @@ impl RedisStore {
         }
         let topology = cluster.topology();
         if topology.count_without_primary() > 0 {
-            let detail = "some locks have no primary";
+            let detail = format!("{NO_PRIMARY} the slots of some locks");
             return Err(StoreError::unavailable(Fault::ClusterDown, detail));
         }
         Ok(ScannedNodes {

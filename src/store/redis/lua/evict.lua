@@ -1,19 +1,24 @@
--- Takes a lock away from its holders, a bounded number at a time, unless they have a larger fencing token than `last`.
+-- Takes a lock away from its holders, a bounded number at a time: those with one of the claims, or a token until `last`.
 -- KEYS: lock_key, answer_key
--- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max, last
+-- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max, last, claims
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the
 --   leases that it lists, at most listed_max; or request and now_us alone if it came too late, and nothing was done
 -- include: clock reservation
 local lock_key, answer_key = KEYS[1], KEYS[2]
-local request, not_after, reason, cursor, evictions, channel, listed_max, last =
-    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local request, not_after, reason, cursor, evictions, channel, listed_max, last, claims =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 
 local lock
 local last_fence = tonumber(last)
 local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
 
+local is_claim = {}
+for first = 1, #claims, 16 do
+    is_claim[string.sub(claims, first, first + 15)] = true
+end
+
 local function is_meant(lease)
-    return lease.until_ms > now_ms and tonumber(lease.fence) <= last_fence
+    return lease.until_ms > now_ms and (is_claim[lease.claim] or tonumber(lease.fence) <= last_fence)
 end
 
 local function evict_exclusive()
@@ -87,4 +92,8 @@ end
 -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
 call('DEL', answer_key)
 call('SET', answer_key, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
+-- The grants of claims that do not hold the lock may arrive later.
+for claim in pairs(is_claim) do
+    call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
+end
 return answer

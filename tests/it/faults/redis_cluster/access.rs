@@ -1,19 +1,23 @@
 //! TLS, a password and a user with few rights on all nodes of a cluster.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leasehold::config::{ClusterAddress, RedisConfig, Secret};
+use serde_json::Value;
 use tokio::runtime::Builder;
-use tokio::task::spawn_blocking;
+use tokio::task::{block_in_place, spawn_blocking};
+use tokio::time::{Instant, sleep};
 
 use super::{config, held_on, is_renewed, lasting, locks_on, replica};
 use crate::contract;
 use crate::faults::rights::{PASSWORD, RIGHTS, USER};
 use crate::faults::{Replica, assert_hands_over};
+use crate::process::{Serving, leasehold};
 use crate::support::certificates::Authority;
 use crate::support::cluster::{BorrowedCluster, RedisCluster};
 use crate::support::eventually;
-use crate::support::fixture::{Fixture, claim, claim_on_all, names};
+use crate::support::fixture::{Fixture, claim, claim_on, claim_on_all, names};
 use crate::support::redis_server::RedisOptions;
 use crate::support::stores;
 
@@ -92,22 +96,27 @@ async fn nodes_are_reached_over_tls_with_a_password() {
     assert!(error.detail().contains("expects TLS"), "{error}");
 }
 
-#[tokio::test]
+/// Each thread of a server has connections of its own, and only the checks use them.
+#[tokio::test(flavor = "multi_thread")]
 async fn connections_that_were_closed_while_they_were_idle_say_nothing_about_the_nodes() {
+    const CHECK_INTERVAL: Duration = Duration::from_millis(500);
     let cluster = super::cluster().await;
-    let store = super::open(&cluster.address()).await.expect("it opens");
-    for closed in [&[0][..], &[1], &[2], &[0, 1, 2]] {
-        store.refresh_health().await;
-        for number in closed {
-            let kill = ["CLIENT", "KILL", "TYPE", "normal"];
-            cluster.nodes[*number].command(&kill).await;
+    let store = format!("redis+cluster://{}", cluster.nodes[0].address());
+    let mut command = leasehold(&[]);
+    command.env("LEASEHOLD_REDIS_CHECK_INTERVAL", "500ms");
+    let serving = block_in_place(|| Serving::start_as(command, &["--store", &store]));
+    let url = format!("{}/readyz?verbose", serving.url);
+    for node in cluster.nodes.iter().cycle().take(9) {
+        let checked = Instant::now() + CHECK_INTERVAL * 2;
+        node.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        while Instant::now() < checked {
+            let health = reqwest::get(&url).await.expect("it answers");
+            let health: Value = health.json().await.expect("JSON");
+            let checks = health["checks"].as_array().expect("a list");
+            let mut nodes = checks.iter().filter(|check| check["name"] == "node");
+            assert!(nodes.all(|check| check["ok"] == true), "{health:#}");
+            sleep(CHECK_INTERVAL / 10).await;
         }
-        store.refresh_health().await;
-        let health = store.health();
-        assert_eq!(health.trouble, None);
-        let nodes = health.findings.iter().filter(|it| it.topic == "node");
-        let unwell: Vec<_> = nodes.filter(|it| !it.is_fine).collect();
-        assert!(unwell.is_empty(), "{closed:?}: {unwell:?}");
     }
 }
 
@@ -134,6 +143,47 @@ async fn a_user_who_is_switched_off_is_noticed_before_a_connection_breaks() {
     assert!(replica.acquire(&lasting(claim())).await.is_err());
     switch("on").await;
     eventually("it works again", async || replica.renew(&held).await.ok()).await;
+}
+
+#[tokio::test]
+async fn one_primary_that_refuses_the_process_is_named_and_the_others_go_on() {
+    const REFUSED: &str = "it refuses the user or the password";
+    let cluster = super::cluster().await;
+    let locks = locks_on([0, 1, 2], &cluster, &replica(&cluster).await).await;
+    let [well, of_refusing, also_well] = locks.map(|lock| lasting(claim_on(&lock)));
+    grant(&cluster).await;
+    let open = async || stores::cluster_store(&cluster.address(), &as_user()).await;
+    let store = open().await.expect("the store opens");
+    store.refresh_health().await;
+    let refusing = &cluster.nodes[1];
+    let switch = async |to: &str| refusing.command(&["ACL", "SETUSER", USER, to]).await;
+    switch("off").await;
+    refusing.command(&["CLIENT", "KILL", "USER", USER]).await;
+    store.refresh_health().await;
+    let health = store.health();
+    assert_eq!(health.trouble, None);
+    let unwell = health
+        .findings
+        .iter()
+        .filter(|it| it.topic == "node" && !it.is_fine);
+    let unwell: Vec<_> = unwell.map(|it| it.detail.as_str()).collect();
+    let is_named = |it: &str| it.starts_with(&refusing.address()) && it.contains(REFUSED);
+    assert!(unwell.len() == 1 && is_named(unwell[0]), "{unwell:?}");
+    let replica = Replica::on(store);
+    for claim in [&well, &also_well] {
+        replica.granted(claim).await;
+    }
+    let answer = replica.acquire(&of_refusing).await;
+    assert!(answer.is_err(), "{answer:?}");
+
+    // A process that starts can still end with an exit code that says so.
+    let refusal = open().await.err().expect("it is refused");
+    assert!(is_named(refusal.detail()), "{refusal}");
+    switch("on").await;
+    eventually("it grants again", async || {
+        replica.acquire(&of_refusing).await.ok()?.kind()
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -95,6 +95,37 @@ fn a_certificate_that_is_refused_is_explained_and_not_shown_again() {
             text.contains(&format!("refuses the connection: {reason}")),
             "{text}"
         );
+        let flags = files.map(|files| {
+            [
+                "--client-cert-file",
+                &*files.certificate,
+                "--client-key-file",
+                &*files.key,
+            ]
+        });
+        // The refusal may arrive before, while or after the request is sent.
+        for _ in 0..4 {
+            let examined = [&["doctor", "--json"], flags.as_slice().as_flattened()].concat();
+            let examined = served.ask(&examined, &[]);
+            assert_code(&examined, 78);
+            let text = String::from_utf8(examined.stdout).unwrap();
+            assert!(text.contains(reason), "{text}");
+        }
+    }
+}
+
+/// It shows no certificate.
+#[test]
+fn a_healthcheck_that_is_refused_without_a_certificate_says_what_to_ask() {
+    let authority = Authority::new();
+    let served = Served::start(&authority, &["--server-tls-client-certificate", "required"]);
+    let (url, file) = (served.url(), served.own.file());
+    for _ in 0..4 {
+        let refused = served.ask(&["healthcheck", "--url", &url, "--ca-file", &file], &[]);
+        assert_code(&refused, 1);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        let reason = "refuses the connection: it wants a certificate; ask its server.admin_listen";
+        assert!(text.contains(reason), "{text}");
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::domain::{
-    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, Fence, Holders, LeaseQuota,
-    Listing, LockName, LockNames, LockView, Position, QueueRequest, Refused, Released,
-    RenewOptions, Renewed, Rollback, StepBack, SuspendOptions, Suspended, Ticket, Token, Waiting,
+    Acquired, Attempt, Claim, CountOutcome, CountStep, Evicted, Holders, LeaseQuota, Listing,
+    LockName, LockNames, LockView, Position, QueueRequest, Refused, Released, RenewOptions,
+    Renewed, Rollback, StepBack, SuspendOptions, Suspended, Ticket, Token, Waiting,
 };
-use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
+use leasehold::store::assignment::{AssignFences, Assigned, FenceChange, MissedEviction};
 use leasehold::store::{
     CountLeases, Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult,
 };
@@ -243,14 +243,13 @@ impl AssignFences for ScriptedStore {
         behaves(behavior.unwrap_or(Behavior::Answered), answer).await
     }
 
-    async fn evict_until(
+    async fn evict_missed(
         &self,
         name: &LockName,
-        reason: &str,
-        last: Fence,
+        missed: &MissedEviction,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        let answer = self.store.evict_until(name, reason, last, deadlines);
+        let answer = self.store.evict_missed(name, missed, deadlines);
         self.run(Operation::Evict, answer).await
     }
 }
