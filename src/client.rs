@@ -337,6 +337,15 @@ impl ServiceAnswer {
         }
     }
 
+    /// Whether the service may have answered this, and not another server or a gateway.
+    pub(crate) fn is_from_service(&self) -> bool {
+        match self.status {
+            StatusCode::NO_CONTENT => true,
+            status if status.is_success() => self.body.is_object(),
+            _ => !self.code().is_empty(),
+        }
+    }
+
     /// The code of the problem, or an empty text.
     #[must_use]
     pub fn code(&self) -> &str {

@@ -148,6 +148,8 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
         )
         .await;
         let is_unclear = match &answer {
+            // A gateway may answer for a service that has executed it, but a refusal of another server is one.
+            Ok(answer) if !answer.is_from_service() => !answer.status.is_client_error(),
             Ok(answer) => answer.body["outcome"] == "unknown",
             Err(error) => !error.was_not_sent(),
         };

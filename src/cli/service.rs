@@ -325,7 +325,7 @@ pub(super) fn expect_success(
     client: &Client,
 ) -> Result<ServiceAnswer, ClientError> {
     match answered {
-        Ok(answer) if answer.status.is_success() => Ok(answer),
+        Ok(answer) if answer.status.is_success() && answer.is_from_service() => Ok(answer),
         Ok(answer) => Err(ClientError::refused(&answer, client.url())),
         Err(error) => Err(ClientError::no_answer(&error)),
     }

@@ -75,15 +75,19 @@ impl HttpConnection {
         !self.sender.is_closed()
     }
 
-    /// Sends a request and reads the answer. A body that breaks off is an empty one: the status says enough.
+    /// Sends a request and reads the answer. A body that is too long is an empty one, because none of the service is.
     pub(crate) async fn exchange(
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<(StatusCode, HeaderMap, Bytes)> {
         let (head, body) = self.begin(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let body = body.map(http_body_util::Collected::to_bytes);
-        Ok((head.status, head.headers, body.unwrap_or_default()))
+        let body = match body.map_err(|error| error.downcast::<hyper::Error>()) {
+            Ok(body) => body.to_bytes(),
+            Err(Ok(broken)) => return Err(*broken),
+            Err(Err(_)) => Bytes::new(),
+        };
+        Ok((head.status, head.headers, body))
     }
 
     /// Sends a request and returns the head of the answer, whose body is still to come.

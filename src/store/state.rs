@@ -256,15 +256,19 @@ impl State {
         self.step(now, |table| table.begin_eviction(name, missed, now))
     }
 
-    /// One step of an eviction: evicts those of these claims that hold the lock.
+    /// One step of an eviction: evicts those of these claims that hold the lock. If it was `missed` before, their
+    /// `lock_delay` is over or others keep it.
     pub fn evict(
         &mut self,
         now: StoreTime,
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
+        missed: bool,
     ) -> StepResult<'_, Vec<Holder>> {
-        self.step(now, |table| table.evict_some(name, claims, reason, now))
+        self.step(now, |table| {
+            table.evict_some(name, claims, reason, missed, now)
+        })
     }
 
     /// The state of the lock.

@@ -30,7 +30,8 @@ impl MemoryStore {
             .await?;
         let mut is_complete = true;
         for (number, claims) in claims.chunks(EVICTED_PER_STEP).enumerate() {
-            let evict = || self.step(|state, now| state.evict(now, name, claims, reason));
+            let evict =
+                || self.step(|state, now| state.evict(now, name, claims, reason, missed.is_some()));
             let step = async {
                 // Another eviction must not take the room between the check and the step.
                 let _alone = self.evicting.lock().await;

@@ -171,7 +171,7 @@ fn run(state: &mut State, now: StoreTime, step: &TimedStep) -> (String, Vec<Row>
             let name = &keys[0].name;
             let holders = state.begin_eviction(now, name, None);
             let (mut changed, holders) = (holders.changed.to_vec(), holders.answer);
-            let (observed, rest) = observed(state.evict(now, name, &holders, "stuck"));
+            let (observed, rest) = observed(state.evict(now, name, &holders, "stuck", false));
             changed.extend(rest);
             (observed, changed)
         }

@@ -170,6 +170,7 @@ impl Table {
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
+        missed: bool,
         now: StoreTime,
     ) -> Vec<Holder> {
         let found = self.find_in_bounds(name, now);
@@ -183,8 +184,12 @@ impl Table {
             // What has expired by itself is not evicted.
             let held = lock.leases.get(*claim);
             let held = held.filter(|record| record.until > now);
-            let Some(kept) = held.map(|record| record.kept_after_eviction(now)) else {
+            let Some(record) = held else {
                 continue;
+            };
+            let kept = match missed {
+                true => now,
+                false => record.kept_after_eviction(now),
             };
             if let Some(record) = lock.end(*claim, kept, now, effects) {
                 let reason = reason.into();

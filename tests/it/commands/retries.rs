@@ -133,3 +133,30 @@ fn a_refusal_is_shown_without_what_controls_a_terminal() {
         "412: by eve\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}\u{fffd}\u{fffd}; reason: x\u{fffd}\n";
     assert!(text.ends_with(shown), "{text:?}");
 }
+
+#[test]
+fn an_answer_that_breaks_off_is_asked_for_again() {
+    let cut = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{\"locks\":";
+    let whole = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{\"locks\":[]}";
+    let (url, serving) = serve(vec![Some(cut), Some(whole)]);
+    assert_code(&asked(&url, &["ls"]), 0);
+    assert_eq!(serving.join().unwrap().len(), 2);
+}
+
+/// Behind a gateway, it may have been executed.
+#[test]
+fn what_an_eviction_did_is_unknown_if_the_answer_is_not_from_the_service() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{",
+        "HTTP/1.1 502 Bad Gateway\r\ncontent-length: 5\r\n\r\nhello",
+    ] {
+        let (url, serving) = serve(vec![Some(answer)]);
+        let unclear = asked(&url, &["evict", "a"]);
+        assert_code(&unclear, 69);
+        let text = String::from_utf8(unclear.stderr).unwrap();
+        let words = "whether anybody was evicted is unknown";
+        assert!(text.contains(words), "{answer}: {text}");
+        assert_eq!(serving.join().unwrap().len(), 1);
+    }
+}

@@ -19,7 +19,7 @@ use crate::support::stores;
 use evictions::{
     a_claim_whose_eviction_was_missed_is_granted_nothing_later,
     a_missed_eviction_ends_its_claim_whatever_its_token_and_no_other,
-    an_eviction_until_a_token_ends_no_later_lease,
+    a_missed_eviction_starts_no_lock_delay, an_eviction_until_a_token_ends_no_later_lease,
     an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock,
 };
 
@@ -108,6 +108,7 @@ on_every_node! {
     an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock
     a_missed_eviction_ends_its_claim_whatever_its_token_and_no_other
     a_claim_whose_eviction_was_missed_is_granted_nothing_later
+    a_missed_eviction_starts_no_lock_delay
 }
 
 /// A larger token for a lease.

@@ -49,7 +49,7 @@ impl Unwritten {
         let name = lock(name);
         self.step(|state, now| {
             let claims = state.begin_eviction(now, &name, None).answer;
-            state.evict(now, &name, &claims, "stuck");
+            state.evict(now, &name, &claims, "stuck", false);
         });
     }
 

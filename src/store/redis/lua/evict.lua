@@ -21,6 +21,13 @@ local function is_meant(lease)
     return lease.until_ms > now_ms and (is_claim[lease.claim] or tonumber(lease.fence) <= last_fence)
 end
 
+-- Until when `lock_delay` keeps the lock closed. The majority counts it from the eviction; a node that missed that would
+-- refuse the next holder for longer.
+local function closed_until_ms(lease)
+    local delay_ms = claims == '' and lease.options.lock_delay_ms or 0
+    return now_ms + delay_ms
+end
+
 local function evict_exclusive()
     local lease = lock.lease
     evicted = 1
@@ -29,7 +36,7 @@ local function evict_exclusive()
     -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     delete_lease(lock)
     redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-    start_cooldown(lock, now_ms + (lease.options.lock_delay_ms or 0))
+    start_cooldown(lock, closed_until_ms(lease))
 end
 
 local function evict_sharer(member)
@@ -43,7 +50,7 @@ local function evict_sharer(member)
         publish_event(channel, 'evicted', lock, lease)
         redis.call('DEL', lease.key)
         redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-        return_permits(lock, member, now_ms + (lease.options.lock_delay_ms or 0), lease.fence)
+        return_permits(lock, member, closed_until_ms(lease), lease.fence)
     elseif lease and lease.until_ms <= now_ms then
         expire_holder(lock, member, lease, channel)
     end

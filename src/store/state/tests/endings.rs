@@ -67,7 +67,7 @@ const OPERATIONS: [fn(&mut State, StoreTime, &Claim) -> bool; 8] = [
     },
     |state, now, claim| {
         let key = &KeyedClaim::new(claim).keys[0];
-        let evicted = state.evict(now, &key.name, &[key.claim], "stuck");
+        let evicted = state.evict(now, &key.name, &[key.claim], "stuck", false);
         evicted.answer.is_empty()
     },
     |state, now, claim| {

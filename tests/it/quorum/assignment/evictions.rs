@@ -5,7 +5,9 @@ use leasehold::store::assignment::MissedEviction;
 use leasehold::store::state::ClaimKeys;
 
 use super::NodeFixture;
-use crate::support::fixture::{READ, claim, deadlines, in_mode, lock_of, reader, rival};
+use crate::support::fixture::{
+    LONG, READ, claim, deadlines, in_mode, lock_of, permits, reader, rival,
+};
 
 /// The tokens of the holders that lose the lock by an eviction of these claims, and of holders until this token.
 async fn evicted_later(
@@ -86,5 +88,20 @@ pub(super) async fn a_claim_whose_eviction_was_missed_is_granted_nothing_later(n
         let reason = "stuck".to_owned();
         assert_eq!(ended.reason, NotHolder::Evicted { reason });
         node.fixture.granted(&in_mode(&rival(&old), mode)).await;
+    }
+}
+
+/// The others have kept the lock closed since the eviction.
+pub(super) async fn a_missed_eviction_starts_no_lock_delay(node: &NodeFixture) {
+    for mode in [Mode::Exclusive, permits(1, 1)] {
+        let old = Claim {
+            lock_delay: Some(LONG),
+            ..in_mode(&claim(), mode)
+        };
+        node.fixture.granted(&old).await;
+        let name = lock_of(&old);
+        assert_eq!(evicted_later(node, &[&old], name, None).await.len(), 1);
+        let new = in_mode(&rival(&old), mode);
+        node.fixture.granted(&new).await;
     }
 }
