@@ -43,11 +43,10 @@ pub(super) enum Unhealthy {
 
 impl Unhealthy {
     fn distrusted(reason: NoAnswer) -> Self {
-        Self::Distrusted(match reason {
-            NoAnswer::CertificateMissing { .. } => {
-                format!("{reason}; ask its server.admin_listen, which wants none")
-            }
-            reason => reason.explain("--ca-file"),
+        let wants_certificate = matches!(reason, NoAnswer::CertificateMissing { .. });
+        Self::Distrusted(match wants_certificate {
+            true => format!("{reason}; ask its server.admin_listen, which wants none"),
+            false => reason.explain("--ca-file"),
         })
     }
 }

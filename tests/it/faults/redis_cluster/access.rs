@@ -177,7 +177,8 @@ async fn one_primary_that_refuses_the_process_is_named_and_the_others_go_on() {
     assert!(answer.is_err(), "{answer:?}");
 
     // A process that starts can still end with an exit code that says so.
-    let refusal = open().await.err().expect("it is refused");
+    let refusal = open().await.err();
+    let refusal = refusal.expect("it is refused");
     assert!(is_named(refusal.detail()), "{refusal}");
     switch("on").await;
     eventually("it grants again", async || {
