@@ -1,19 +1,15 @@
 //! TLS, a password and a user with few rights on all nodes of a cluster.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use leasehold::config::{ClusterAddress, RedisConfig, Secret};
-use serde_json::Value;
 use tokio::runtime::Builder;
-use tokio::task::{block_in_place, spawn_blocking};
-use tokio::time::{Instant, sleep};
+use tokio::task::spawn_blocking;
 
 use super::{config, held_on, is_renewed, lasting, locks_on, replica};
 use crate::contract;
 use crate::faults::rights::{PASSWORD, RIGHTS, USER};
 use crate::faults::{Replica, assert_hands_over};
-use crate::process::{Serving, leasehold};
 use crate::support::certificates::Authority;
 use crate::support::cluster::{BorrowedCluster, RedisCluster};
 use crate::support::eventually;
@@ -96,27 +92,22 @@ async fn nodes_are_reached_over_tls_with_a_password() {
     assert!(error.detail().contains("expects TLS"), "{error}");
 }
 
-/// Each thread of a server has connections of its own, and only the checks use them.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn connections_that_were_closed_while_they_were_idle_say_nothing_about_the_nodes() {
-    const CHECK_INTERVAL: Duration = Duration::from_millis(500);
     let cluster = super::cluster().await;
-    let store = format!("redis+cluster://{}", cluster.nodes[0].address());
-    let mut command = leasehold(&[]);
-    command.env("LEASEHOLD_REDIS_CHECK_INTERVAL", "500ms");
-    let serving = block_in_place(|| Serving::start_as(command, &["--store", &store]));
-    let url = format!("{}/readyz?verbose", serving.url);
-    for node in cluster.nodes.iter().cycle().take(9) {
-        let checked = Instant::now() + CHECK_INTERVAL * 2;
-        node.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-        while Instant::now() < checked {
-            let health = reqwest::get(&url).await.expect("it answers");
-            let health: Value = health.json().await.expect("JSON");
-            let checks = health["checks"].as_array().expect("a list");
-            let mut nodes = checks.iter().filter(|check| check["name"] == "node");
-            assert!(nodes.all(|check| check["ok"] == true), "{health:#}");
-            sleep(CHECK_INTERVAL / 10).await;
+    let store = super::open(&cluster.address()).await.expect("it opens");
+    for closed in [&[0][..], &[1], &[2], &[0, 1, 2]] {
+        store.refresh_health().await;
+        for number in closed {
+            let kill = ["CLIENT", "KILL", "TYPE", "normal"];
+            cluster.nodes[*number].command(&kill).await;
         }
+        store.refresh_health().await;
+        let health = store.health();
+        assert_eq!(health.trouble, None);
+        let nodes = health.findings.iter().filter(|it| it.topic == "node");
+        let unwell: Vec<_> = nodes.filter(|it| !it.is_fine).collect();
+        assert!(unwell.is_empty(), "{closed:?}: {unwell:?}");
     }
 }
 
