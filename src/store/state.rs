@@ -245,8 +245,8 @@ impl State {
         self.step(now, |table| table.release(keys, step_back, now))
     }
 
-    /// The holders of the lock, to be evicted in steps: all of them, or those whose eviction it has
-    /// missed. Claims of which it has missed the eviction are refused from now on.
+    /// The holders of the lock, to be evicted in steps: all of them, or those whose eviction was missed.
+    /// Of these claims, those that do not hold it are refused from now on.
     pub fn begin_eviction(
         &mut self,
         now: StoreTime,

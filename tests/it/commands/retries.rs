@@ -40,6 +40,14 @@ pub(super) fn asked(url: &str, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
+#[track_caller]
+fn assert_unclear(eviction: Output) {
+    assert_code(&eviction, 69);
+    let text = String::from_utf8(eviction.stderr).unwrap();
+    let words = "whether anybody was evicted is unknown";
+    assert!(text.contains(words), "{text}");
+}
+
 #[test]
 fn a_release_whose_answer_is_lost_is_repeated_with_its_token() {
     let done = "HTTP/1.1 204 No Content\r\n\r\n";
@@ -55,12 +63,7 @@ fn a_release_whose_answer_is_lost_is_repeated_with_its_token() {
 fn an_eviction_whose_answer_is_lost_is_not_repeated() {
     let (url, serving) = serve(vec![None]);
     let unclear = asked(&url, &["evict", "a"]);
-    assert_code(&unclear, 69);
-    let text = String::from_utf8(unclear.stderr).unwrap();
-    assert!(
-        text.contains("whether anybody was evicted is unknown"),
-        "{text}"
-    );
+    assert_unclear(unclear);
     assert_eq!(serving.join().unwrap().len(), 1);
 }
 
@@ -94,12 +97,7 @@ fn an_eviction_that_is_repeated_is_sent_once_more_at_most() {
         [read_from_first, read(&mut second)]
     });
     let unclear = asked(&url, &["evict", "a"]);
-    assert_code(&unclear, 69);
-    let text = String::from_utf8(unclear.stderr).unwrap();
-    assert!(
-        text.contains("whether anybody was evicted is unknown"),
-        "{text}"
-    );
+    assert_unclear(unclear);
     let [on_first, on_second] = serving.join().unwrap();
     assert!(
         on_first == 0 && on_second > 0,
@@ -153,10 +151,7 @@ fn what_an_eviction_did_is_unknown_if_the_answer_is_not_from_the_service() {
     ] {
         let (url, serving) = serve(vec![Some(answer)]);
         let unclear = asked(&url, &["evict", "a"]);
-        assert_code(&unclear, 69);
-        let text = String::from_utf8(unclear.stderr).unwrap();
-        let words = "whether anybody was evicted is unknown";
-        assert!(text.contains(words), "{answer}: {text}");
+        assert_unclear(unclear);
         assert_eq!(serving.join().unwrap().len(), 1);
     }
 }
