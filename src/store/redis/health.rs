@@ -30,8 +30,9 @@ pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 const COUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Node {
-    /// Checks the Redis once. The error says why that was not possible.
-    async fn check(&self, deadline: Instant) -> Result<(), CheckFailure> {
+    /// Checks the Redis once. The error says why that was not possible. Of each primary of a cluster, messages are tried over
+    /// one partition.
+    async fn check(&self, tries_messages: bool, deadline: Instant) -> Result<(), CheckFailure> {
         // The address may lead to another Redis than before, which existing connections do not notice.
         let connecting = self.pool.connect(deadline);
         let connector = self.pool.connector();
@@ -45,7 +46,9 @@ impl Node {
         let refusal = match connecting {
             Ok(mut connection) => {
                 self.pool.sweep();
-                self.probe_messages(&mut connection, deadline).await;
+                if tries_messages {
+                    self.try_messages(&mut connection, deadline).await;
+                }
                 // Opens a pooled connection before a request needs one.
                 let _ = self.pool.get(deadline).await;
                 self.check_replicas(&mut connection, deadline).await?;
@@ -70,7 +73,9 @@ impl Node {
         let trouble = match timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
                 self.recovery.note_answer(began);
-                self.probe_messages(&mut connection, deadline).await;
+                if tries_messages {
+                    self.try_messages(&mut connection, deadline).await;
+                }
                 // The address may lead to a suitable Redis by now, for example after a failover.
                 if self.recovery.is_refused() {
                     connection.abandon();
@@ -88,12 +93,11 @@ impl Node {
         Err(if is_refused { refusal } else { trouble }.into())
     }
 
-    /// Whether messages can be sent is independent of whether the store answers. One node of a cluster is enough.
-    async fn probe_messages(&self, connection: &mut Connection, deadline: Instant) {
-        if self.keys.partition().is_none_or(|partition| partition == 0) {
-            let probing = self.messages.probe(connection.socket());
-            let _ = timeout_at(deadline, probing).await;
-        }
+    /// Whether messages can be sent is independent of whether the store answers.
+    async fn try_messages(&self, connection: &mut Connection, deadline: Instant) {
+        let partition = self.keys.partition().unwrap_or(0);
+        let trying = self.messages.probe(partition, connection.socket());
+        let _ = timeout_at(deadline, trying).await;
     }
 
     /// Too few replicas are a finding; a missing right lasts until an operator grants it.
@@ -119,7 +123,6 @@ impl Node {
 
     fn findings(&self) -> Option<(Vec<Finding>, i64)> {
         let (mut findings, clock_offset_ms) = self.recovery.findings()?;
-        findings.push(self.messages.finding());
         findings.extend(self.replication.as_ref().map(|it| it.finding()));
         let connector = self.pool.connector();
         findings.extend(
@@ -135,10 +138,14 @@ impl RedisStore {
     /// Checks the store once. The error says why that was not possible.
     pub(super) async fn check(&self) -> Result<(), CheckFailure> {
         let deadline = Instant::now() + CHECK_TIMEOUT;
-        match &self.cluster {
-            None => self.nodes[0].check(deadline).await,
+        let outcome = match &self.cluster {
+            None => self.nodes[0].check(true, deadline).await,
             Some(cluster) => self.check_cluster(cluster, deadline).await,
+        };
+        if outcome.is_ok() {
+            self.nodes[0].messages.count_unsubscribed();
         }
+        outcome
     }
 
     /// Checks all partitions. Some that cannot be used are findings, because the others go on.
@@ -168,7 +175,11 @@ impl RedisStore {
         }
         let patience = recovery::verified_for(self.check_interval);
         let trying = timeout_at(deadline, cluster.try_primaries(patience));
-        let checking = join_all(self.nodes.iter().map(|node| node.check(deadline)));
+        let representatives = cluster.topology().representatives();
+        let checking = self.nodes.iter().enumerate();
+        let checking =
+            checking.map(|(number, node)| node.check(representatives.contains(&number), deadline));
+        let checking = join_all(checking);
         let (_, checks) = tokio::join!(trying, checking);
         let mut last_health = self.last_health.lock().expect(UNPOISONED);
         let is_first = last_health.last_check.is_none();
@@ -196,12 +207,29 @@ impl RedisStore {
 
     /// The findings, and the offset of the clocks; none before the first contact.
     pub(super) fn findings(&self, last: &HealthCheck) -> Option<(Vec<Finding>, i64)> {
+        let Node {
+            messages,
+            refused_right,
+            ..
+        } = &self.nodes[0];
         let (mut findings, clock_offset_ms) = match &self.cluster {
             None => self.nodes[0].findings(),
             Some(cluster) => self.findings_of_cluster(&cluster.topology(), last),
         }?;
-        findings.extend(self.nodes[0].refused_right.finding());
+        findings.push(messages.finding(&self.tried()));
+        findings.extend(refused_right.finding());
         Some((findings, clock_offset_ms))
+    }
+
+    /// The partitions over which messages are tried, each with its primary in a cluster.
+    fn tried(&self) -> Vec<(usize, Option<String>)> {
+        let Some(cluster) = &self.cluster else {
+            return vec![(0, None)];
+        };
+        let topology = cluster.topology();
+        let place = |number| topology.owner(number).map(|primary| primary.place());
+        let numbers = topology.representatives().into_iter();
+        numbers.map(|number| (number, place(number))).collect()
     }
 
     /// One finding for each primary, what is not as it should be on any, and the rest as of the first.

@@ -24,7 +24,7 @@ use super::recovery::FleetState;
 use super::subscriber::Subscriber;
 use crate::domain::{ClaimDigest, LockName, LockNames};
 use crate::store::Listener;
-use finding::Unsubscribed;
+use finding::{MissingRights, Unsubscribed};
 
 /// This process's subscription to messages, and the demand for events.
 pub(super) struct PubSub {
@@ -59,8 +59,8 @@ pub(super) struct PubSubShared {
     pub(super) demand: EventDemand,
     pub(super) delivery: watch::Sender<EventDelivery>,
     pub(super) may_not_subscribe: AtomicBool,
-    pub(super) may_not_publish: AtomicBool,
-    may_not_count: AtomicBool,
+    /// By partition, as was found out over its connections.
+    missing: Vec<MissingRights>,
     unsubscribed: Mutex<Unsubscribed>,
 }
 
@@ -94,6 +94,7 @@ impl PubSub {
             recovery: recovery.collect(),
             database,
             unverified: fleets.iter().map(|_| AtomicBool::new(false)).collect(),
+            missing: fleets.iter().map(|_| MissingRights::default()).collect(),
             fleets,
             may_have_others: Arc::new(AtomicBool::new(true)),
             connected_at: Mutex::new(None),
@@ -102,8 +103,6 @@ impl PubSub {
             demand: EventDemand::default(),
             delivery: watch::Sender::default(),
             may_not_subscribe: AtomicBool::new(false),
-            may_not_publish: AtomicBool::new(false),
-            may_not_count: AtomicBool::new(false),
             unsubscribed: Mutex::default(),
         };
         Self {
@@ -259,25 +258,22 @@ impl PubSub {
         }
     }
 
-    /// A health check found whether the user may count subscribers.
-    pub(super) fn may_count(&self, may_count: bool) {
-        self.shared
-            .may_not_count
-            .store(!may_count, Ordering::Relaxed);
+    /// A health check found whether the user may count subscribers over a connection of this partition.
+    pub(super) fn may_count(&self, partition: usize, may_count: bool) {
+        let missing = &self.shared.missing[partition];
+        missing.count.store(!may_count, Ordering::Relaxed);
     }
 
-    /// Finds out whether this process may publish, by a message that repeats its demand for events or has no effect.
-    pub(super) async fn probe(&self, connection: &mut MultiplexedConnection) {
+    /// Finds out whether this process may publish over a connection of this partition, by a message that repeats its demand
+    /// for events or has no effect.
+    pub(super) async fn probe(&self, partition: usize, connection: &mut MultiplexedConnection) {
         let shared = &*self.shared;
-        if self.attached.get().is_some() {
-            shared.count_unsubscribed();
-        }
         let channel = match shared.delivery.borrow().is_wanted {
             true => &shared.watch,
             false => &shared.wake,
         };
         let published: RedisResult<u64> = publish(channel).query_async(connection).await;
-        shared.may_publish(published.err().as_ref());
+        shared.note_published(partition, published.err().as_ref());
     }
 }
 
@@ -325,9 +321,12 @@ impl PubSubShared {
         }
     }
 
-    pub(super) fn may_publish(&self, error: Option<&RedisError>) {
+    /// Notes the outcome of publishing over a connection of this partition. Returns whether the user may not.
+    pub(super) fn note_published(&self, partition: usize, error: Option<&RedisError>) -> bool {
         let is_forbidden = error.is_some_and(|error| error.code() == Some("NOPERM"));
-        self.may_not_publish.store(is_forbidden, Ordering::Relaxed);
+        let missing = &self.missing[partition];
+        missing.publish.store(is_forbidden, Ordering::Relaxed);
+        is_forbidden
     }
 
     /// From now on every event is delivered. Returns whether earlier ones may be missing.

@@ -211,7 +211,8 @@ impl Recovery {
         if answer.longest_ttl_ms >= used_ms {
             self.fleet.longest_ttl.announced(used_ms);
         }
-        self.messages.may_count(answer.may_count);
+        let partition = self.keys.partition().unwrap_or(0);
+        self.messages.may_count(partition, answer.may_count);
         self.messages
             .on_health_check(sent_at, answer.watchers, answer.listeners);
         Ok(self.apply(server, &answer, [sent_at, answered_at], generation))

@@ -203,16 +203,14 @@ impl Subscriber {
     async fn publish(&self, command: &Cmd) {
         let mut backoff = Backoff::default();
         loop {
-            match self.command::<u64>(command).await {
+            let partition = fastrand::usize(..self.pools.len());
+            match self.command::<u64>(partition, command).await {
                 Some((_, Ok(_))) => break,
-                Some((_, Err(error))) => {
-                    self.shared.may_publish(Some(&error));
-                    if self.shared.may_not_publish.load(Ordering::Relaxed) {
-                        // The others learn it by their health checks.
-                        break;
-                    }
+                // The others learn it by their health checks.
+                Some((_, Err(error))) if self.shared.note_published(partition, Some(&error)) => {
+                    break;
                 }
-                None => {}
+                Some((_, Err(_))) | None => {}
             }
             tokio::time::sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
         }
@@ -228,15 +226,22 @@ impl Subscriber {
             .arg("NUMSUB")
             .arg(&self.shared.events)
             .to_owned();
-        if let Some((sent_at, Ok((_, subscribers)))) = self.command::<(String, u64)>(&count).await {
+        if let Some((sent_at, Ok((_, subscribers)))) =
+            self.command::<(String, u64)>(0, &count).await
+        {
             self.shared.demand.counted(sent_at, subscribers);
         }
     }
 
-    /// Runs a command over a connection of the operations. Also returns when it was sent; none without an answer.
-    async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Option<(Instant, RedisResult<T>)> {
+    /// Runs a command over a connection of the operations on a partition. Also returns when it was sent; none without an
+    /// answer.
+    async fn command<T: FromRedisValue>(
+        &self,
+        partition: usize,
+        command: &Cmd,
+    ) -> Option<(Instant, RedisResult<T>)> {
         let deadline = Instant::now() + COMMAND_TIMEOUT;
-        let pool = self.pools[fastrand::usize(..self.pools.len())].upgrade()?;
+        let pool = self.pools[partition].upgrade()?;
         let mut connection = pool.get(deadline).await.ok()?;
         let sent_at = Instant::now();
         let answer = timeout_at(deadline, command.query_async(connection.socket())).await;

@@ -12,6 +12,7 @@ use super::{Replica, durable_redis, lasting};
 use crate::support::fixture::{
     claim, claim_on_all, deadline, fresh_name, lock_of, names, reader, rival,
 };
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
@@ -278,6 +279,23 @@ async fn a_redis_that_cannot_wait_for_replicas_is_refused_if_they_have_to_confir
         }
         Ok(store) => panic!("it must be refused: {:?}", store.health()),
     }
+}
+
+/// Its connections stay open, and the checks use one of them if they get no new one.
+#[tokio::test]
+async fn an_old_connection_that_breaks_does_not_hide_why_a_new_one_is_refused() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} &lh:1:*")).await;
+    let proxy = Proxy::start(server.address()).await;
+    let store = stores::redis_store(&proxy.database(0), &config()).await;
+    let store = store.expect("the store opens");
+    store.refresh_health().await;
+    grant(&server, "off").await;
+    proxy.end_at_next_command();
+    store.refresh_health().await;
+    let trouble = store.health().trouble.expect("no connection is left");
+    let reason = "refuses the user or the password";
+    assert!(trouble.contains(reason), "{trouble}");
 }
 
 #[tokio::test]

@@ -34,6 +34,8 @@ struct State {
     delay_ms: AtomicU64,
     open: AtomicUsize,
     accepted: AtomicUsize,
+    /// The last of the connections that end at their next command.
+    ends_up_to: AtomicUsize,
     swallowed: AtomicUsize,
     loses_commands: AtomicBool,
     holds_back: AtomicBool,
@@ -60,6 +62,7 @@ impl Proxy {
             swallows: AtomicBool::new(false),
             delay_ms: AtomicU64::new(0),
             open: AtomicUsize::new(0),
+            ends_up_to: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
             swallowed: AtomicUsize::new(0),
             loses_commands: AtomicBool::new(false),
@@ -102,6 +105,12 @@ impl Proxy {
     /// Ends every open connection.
     pub(crate) fn cut(&self) {
         self.state.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Each connection that is open now ends at its next command.
+    pub(crate) fn end_at_next_command(&self) {
+        let accepted = self.state.accepted.load(SeqCst);
+        self.state.ends_up_to.store(accepted, SeqCst);
     }
 
     /// Sets whether new connections are closed at once.
@@ -210,20 +219,20 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
         let (client, from) = listener.accept().await.expect("a listening socket accepts");
         let is_refused = *state.refused.lock().expect("whole") == Some(from.ip());
         if !is_refused && !state.refuses.load(SeqCst) {
-            state.accepted.fetch_add(1, SeqCst);
+            let number = state.accepted.fetch_add(1, SeqCst) + 1;
             state.open.fetch_add(1, SeqCst);
-            tokio::spawn(connection(client, Arc::clone(&state)));
+            tokio::spawn(connection(number, client, Arc::clone(&state)));
         }
     }
 }
 
-async fn connection(client: TcpStream, state: Arc<State>) {
-    drop(pass(client, &state).await);
+async fn connection(number: usize, client: TcpStream, state: Arc<State>) {
+    drop(pass(number, client, &state).await);
     state.open.fetch_sub(1, SeqCst);
 }
 
 /// Forwards both directions until one of them ends, or the connection is cut.
-async fn pass(client: TcpStream, state: &Arc<State>) -> io::Result<()> {
+async fn pass(number: usize, client: TcpStream, state: &Arc<State>) -> io::Result<()> {
     let mut cuts = state.cuts.subscribe();
     let target = state.target.lock().expect("whole").clone();
     let server = TcpStream::connect(&target).await?;
@@ -234,7 +243,7 @@ async fn pass(client: TcpStream, state: &Arc<State>) -> io::Result<()> {
     let mut held_back = Vec::new();
     let ended = tokio::select! {
         _ = cuts.changed() => Ok(()),
-        ended = commands(&mut from_client, &mut to_server, state, &mut held_back) => ended,
+        ended = commands(number, &mut from_client, &mut to_server, state, &mut held_back) => ended,
         ended = replies(&mut from_server, to_client, state) => ended,
     };
     if !held_back.is_empty() {
@@ -246,6 +255,7 @@ async fn pass(client: TcpStream, state: &Arc<State>) -> io::Result<()> {
 
 /// Forwards commands. After one was dropped or held back, so are all that follow: they must not overtake it.
 async fn commands(
+    number: usize,
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
     state: &State,
@@ -255,7 +265,7 @@ async fn commands(
     let mut drops_commands = false;
     loop {
         let length = from.read(&mut buffer).await?;
-        if length == 0 {
+        if length == 0 || number <= state.ends_up_to.load(SeqCst) {
             return Ok(());
         }
         drops_commands |= state.loses_commands.load(SeqCst);

@@ -233,3 +233,61 @@ impl NodeSocket {
         Ok(server)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::store::redis::recovery::tests::config;
+
+    /// A server that answers all commands with OK, over two connections one after the other; and its ends of them.
+    fn server() -> (Endpoint, Receiver<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let (accepted, connections) = channel();
+        thread::spawn(move || {
+            for stream in listener.incoming().take(2) {
+                let mut stream = stream.expect("a client");
+                let own_end = stream.try_clone().expect("it is open");
+                accepted.send(own_end).expect("the test waits for it");
+                let mut sent = [0; 1024];
+                while let Ok(length @ 1..) = stream.read(&mut sent) {
+                    // Each command is an array.
+                    let count = sent[..length].iter().filter(|it| **it == b'*').count();
+                    let answered = stream.write_all(&b"+OK\r\n".repeat(count));
+                    answered.expect("the client is there");
+                }
+            }
+        });
+        (("127.0.0.1".to_owned(), port), connections)
+    }
+
+    fn ping(socket: &mut NodeSocket) -> BoxFuture<'_, Result<String, Failure>> {
+        let shared = &mut socket.shared;
+        async move {
+            let answer = redis::cmd("PING").query_async(shared).await;
+            answer.map_err(|error| Failure::of(&error))
+        }
+        .boxed()
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_broke_while_it_was_idle_says_nothing_about_its_node() {
+        let transport = Transport::new(&config(), false).expect("it needs nothing");
+        let with = (Arc::new(transport), RedisConnectionInfo::default());
+        let sockets = NodeSockets::new(with, 1);
+        let (node, connections) = server();
+        sockets.answer(&node, 0, ping).await.expect("it is new");
+        let first = connections.recv().expect("a connection");
+        // Nothing else runs on this thread meanwhile, so the client cannot notice it before it asks.
+        first.shutdown(Shutdown::Both).expect("it is open");
+        let answer = sockets.answer(&node, 0, ping).await;
+        assert!(answer.is_ok_and(|(_, answer)| answer == "OK"));
+    }
+}

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use leasehold::config::{ClusterAddress, RedisConfig, Secret};
+use leasehold::store::LockStore;
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
@@ -176,6 +177,52 @@ async fn one_primary_that_refuses_the_process_is_named_and_the_others_go_on() {
         replica.acquire(&of_refusing).await.ok()?.kind()
     })
     .await;
+}
+
+#[tokio::test]
+async fn every_primary_at_which_a_right_to_channels_is_missing_is_named() {
+    let cluster = super::cluster().await;
+    grant(&cluster).await;
+    let store = stores::cluster_store(&cluster.address(), &as_user()).await;
+    let store = store.expect("the store opens");
+    let set_right = async |numbers: &[usize], right: &str| {
+        for number in numbers {
+            let node = &cluster.nodes[*number];
+            node.command(&["ACL", "SETUSER", USER, right]).await;
+        }
+        store.refresh_health().await;
+    };
+    for (right, at) in [
+        ("publish", &[1][..]),
+        ("publish", &[0, 2]),
+        ("publish", &[0, 1, 2]),
+        ("pubsub|numsub", &[1]),
+        ("pubsub|numsub", &[0, 2]),
+    ] {
+        set_right(at, &format!("-{right}")).await;
+        let unfit = unfit_channels(&*store);
+        let [detail] = &unfit[..] else {
+            panic!("one finding for {right} at {at:?}, not {unfit:?}");
+        };
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            let is_named = detail.contains(&node.address());
+            assert_eq!(
+                is_named,
+                at.contains(&number),
+                "{right} at {at:?}: {detail}"
+            );
+        }
+        set_right(at, &format!("+{right}")).await;
+        let unfit = unfit_channels(&*store);
+        assert!(unfit.is_empty(), "{right} at {at:?}: {unfit:?}");
+    }
+}
+
+/// What is wrong with the channels.
+fn unfit_channels(store: &dyn LockStore) -> Vec<String> {
+    let findings = store.health().findings.into_iter();
+    let unfit = findings.filter(|it| it.topic == "channels" && !it.is_fine);
+    unfit.map(|it| it.detail).collect()
 }
 
 #[tokio::test]

@@ -40,6 +40,20 @@ async fn it_forwards_until_it_is_cut() {
 }
 
 #[tokio::test]
+async fn connections_end_at_their_next_command_and_later_ones_do_not() {
+    let (proxy, received) = echo().await;
+    let mut old = connected(&proxy).await;
+    eventually("it is open", async || (proxy.open() == 1).then_some(())).await;
+    proxy.end_at_next_command();
+    let mut new = connected(&proxy).await;
+    new.write_u8(7).await.expect("it is open");
+    assert_eq!(new.read_u8().await.expect("an echo"), 7);
+    old.write_u8(7).await.expect("it is open");
+    old.read_u8().await.expect_err("it has ended");
+    assert_eq!(received.load(SeqCst), 1);
+}
+
+#[tokio::test]
 async fn a_refused_connection_is_closed_at_once() {
     let (proxy, _) = echo().await;
     proxy.refuse(true);
