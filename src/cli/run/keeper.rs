@@ -130,14 +130,16 @@ impl LeaseKeeper {
                 self.confirmed_at = sent_at;
                 (LeaseNews::Renewed(self.deadline()), Duration::ZERO)
             }
-            (StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT, _) => {
+            (StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT, _)
+                if answer.is_from_service() =>
+            {
                 (LeaseNews::Lost(answer.detail()), Duration::ZERO)
             }
             _ => {
                 let pause = answer
                     .retry_after
                     .map_or(pause, |after| at_least(after).min(ttl / 6));
-                (LeaseNews::Trouble(answer.detail()), pause.max(ttl / 50))
+                (LeaseNews::Trouble(problem_in(&answer)), pause.max(ttl / 50))
             }
         }
     }
@@ -152,14 +154,13 @@ impl LeaseKeeper {
             }
             problem = match self.client.send(&call, RELEASE_TIMEOUT).await {
                 Ok(answer) if self.is_released(&answer) => return ReleaseOutcome::Released,
-                Ok(answer) if answer.status == StatusCode::PRECONDITION_FAILED => {
+                Ok(answer)
+                    if answer.status == StatusCode::PRECONDITION_FAILED
+                        && answer.is_from_service() =>
+                {
                     return ReleaseOutcome::WasLost(answer.detail());
                 }
-                Ok(answer) if answer.status.is_success() => format!(
-                    "{} is not how the service answers a release; is there another server between?",
-                    answer.status
-                ),
-                Ok(answer) => answer.detail(),
+                Ok(answer) => problem_in(&answer),
                 Err(error) => error.to_string(),
             };
         }
@@ -174,6 +175,17 @@ impl LeaseKeeper {
                 && GrantedLease::read(&answer.body).is_some()
         };
         answer.status == StatusCode::NO_CONTENT || is_stepped_back()
+    }
+}
+
+/// What is wrong with an answer that is not the expected one.
+fn problem_in(answer: &ServiceAnswer) -> String {
+    match answer.status.is_success() {
+        true => format!(
+            "{} is not how the service answers; is there another server between?",
+            answer.status
+        ),
+        false => answer.detail(),
     }
 }
 

@@ -18,6 +18,8 @@ enum Fault {
     LittleLeft,
     /// Renewals are answered with this status.
     RefusedRenewal(u16),
+    /// The first renewal is answered by somebody else, with this status.
+    ForeignRenewal(u16),
     /// The first grant arrives when its lease is over.
     LateGrant,
     /// Releases are answered by somebody else, with this body.
@@ -36,6 +38,13 @@ async fn front(serving: &Serving, fault: Fault) -> String {
             if let (Fault::RefusedRenewal(status), &Method::PUT) = (fault, &method) {
                 let mut response =
                     Response::new(Body::from("{\"code\":\"x\",\"detail\":\"not yours\"}"));
+                *response.status_mut() = status.try_into().unwrap();
+                return response;
+            }
+            if let (Fault::ForeignRenewal(status), &Method::PUT) = (fault, &method)
+                && is_first.swap(false, SeqCst)
+            {
+                let mut response = Response::new(Body::from("<html>welcome</html>"));
                 *response.status_mut() = status.try_into().unwrap();
                 return response;
             }
@@ -103,6 +112,21 @@ async fn a_renewal_that_contradicts_the_lock_or_the_claim_loses_the_lease_at_onc
         assert_code(&output, 76);
         let text = stderr(&output);
         assert!(text.contains("the lock is lost: not yours"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_another_server_answers_says_nothing_about_the_lease() {
+    for (status, what) in [
+        (200, "200 OK is not how the service answers"),
+        (409, "409 Conflict"),
+        (412, "412 Precondition Failed"),
+    ] {
+        let arguments = ["-t", "2s", "a", "--", "sleep", "3"];
+        let (_serving, output) = output_over(Fault::ForeignRenewal(status), &arguments).await;
+        assert_code(&output, 0);
+        let text = stderr(&output);
+        assert!(text.contains(&format!("trying again: {what}")), "{text}");
     }
 }
 
