@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Fence, HoldCount, Holders, Lease, LockName, Mode, Position, Ticket, Ttl};
+use super::{
+    Attempt, ClaimDigest, Fence, HoldCount, Holders, Lease, LockName, Mode, Position, Ticket, Ttl,
+};
 
 /// The outcome of an acquire. Lists with an entry per lock are in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -358,7 +360,16 @@ impl NotHolder {
 pub struct Evicted {
     /// The evicted holders. Those listed need not be the ones whose leases would have ended first.
     pub holders: Holders,
+    /// The claims of all of them, but at most [`CLAIMS_MAX`](Self::CLAIMS_MAX).
+    pub claims: Vec<ClaimDigest>,
+    /// For how long `lock_delay` keeps the lock closed from now on if one of them held it alone; zero otherwise.
+    pub closed_for: Duration,
     /// Whether every claim that held the lock when the eviction began has lost it. If not, time ran out or the store
     /// stopped answering, and a few more holders than listed may have been evicted.
     pub is_complete: bool,
+}
+
+impl Evicted {
+    /// The most claims that an outcome has: a node of a quorum that was away evicts no more of a lock.
+    pub const CLAIMS_MAX: usize = 4_096;
 }

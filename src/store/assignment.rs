@@ -4,11 +4,13 @@
 //! A node that grants a lock can only propose a fencing token, because another node may have granted the lock before with
 //! a larger one. The quorum decides on the largest proposal of a majority, and has it recorded by a majority.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{Deadlines, LockStore, StoreResult};
-use crate::domain::{Attempt, Claim, ClaimDigest, Evicted, Fence, LockName};
+use crate::domain::{Attempt, Claim, ClaimDigest, Fence, LockName};
 
 /// The fencing tokens of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +51,20 @@ pub struct PermitUse {
 /// Whom a majority has evicted from a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissedEviction {
-    /// The claims, as many as were listed.
+    /// The claims.
     pub claims: Vec<ClaimDigest>,
-    /// The largest of the fencing tokens that they have at a majority; none if they have different ones at the nodes.
-    pub last: Option<Fence>,
+    /// Until when `lock_delay` keeps the lock closed, if one of them held it alone.
+    pub closed_until: Instant,
     /// Why, as the client said it.
     pub reason: String,
+}
+
+impl MissedEviction {
+    /// For how long from now on the lock stays closed.
+    #[must_use]
+    pub fn closed_for(&self) -> Duration {
+        self.closed_until.saturating_duration_since(Instant::now())
+    }
 }
 
 /// A store that can be a node of a quorum.
@@ -81,13 +91,15 @@ pub trait AssignFences: LockStore {
         deadline: Instant,
     ) -> StoreResult<Assigned>;
 
-    /// Evicts these claims, and refuses them from then on: a grant may arrive after its eviction, and gets a token of the
-    /// store then. Of holders that are not listed, it evicts those without a larger fencing token than `last`; others may
-    /// have been granted the lock later. So it does not matter when this arrives.
+    /// Evicts these claims whatever tokens they have, and refuses them from then on: a grant may arrive after its eviction,
+    /// and gets a token of the store then. Nobody else loses the lock, so it does not matter when this arrives.
+    ///
+    /// If nobody has the lock afterwards, it stays closed for as long as the other nodes keep it so: they may be too few
+    /// for that without this one.
     async fn evict_missed(
         &self,
         name: &LockName,
         missed: &MissedEviction,
         deadlines: Deadlines,
-    ) -> StoreResult<Evicted>;
+    ) -> StoreResult<()>;
 }

@@ -336,7 +336,7 @@ impl AssignFences for FileStore {
         name: &LockName,
         missed: &MissedEviction,
         deadlines: Deadlines,
-    ) -> StoreResult<Evicted> {
+    ) -> StoreResult<()> {
         let evicted = self.memory.evict_missed(name, missed, deadlines);
         self.change(deadlines.end, evicted).await
     }

@@ -288,7 +288,7 @@ impl LockStore for MemoryStore {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        self.evict_some(name, reason, None, deadlines).await
+        self.evict_holders(name, reason, deadlines).await
     }
 
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {

@@ -217,6 +217,16 @@ impl LockStore for QuorumStore {
     }
 
     async fn close(&self) {
+        for (node, left) in self.0.addresses.iter().zip(self.0.nodes.left_to_follow()) {
+            if left > 0 {
+                tracing::warn!(
+                    node,
+                    left,
+                    "a node has not followed what was decided without it, and is not asked again: leases that have \
+                     ended elsewhere may last there as long as their TTL"
+                );
+            }
+        }
         join_all(self.0.nodes.all().iter().map(|node| node.close())).await;
     }
 }

@@ -217,9 +217,7 @@ impl LockStore for RedisStore {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        self.node_for(name)
-            .evict(name, reason, None, deadlines)
-            .await
+        self.node_for(name).evict(name, reason, deadlines).await
     }
 
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {

@@ -33,7 +33,7 @@ use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
-use super::assignment::{Assigned, FenceChange, MissedEviction};
+use super::assignment::{Assigned, FenceChange};
 use super::{Finding, ListQuery, StoreError};
 use crate::domain::{
     Acquired, Attempt, ClaimDigest, Holder, LockName, LockView, QueueRequest, Released,
@@ -245,29 +245,39 @@ impl State {
         self.step(now, |table| table.release(keys, step_back, now))
     }
 
-    /// The holders of the lock, to be evicted in steps: all of them, or those whose eviction was missed.
-    /// Of these claims, those that do not hold it are refused from now on.
+    /// The holders of the lock, to be evicted in steps, and for how long `lock_delay` keeps the lock closed afterwards if
+    /// one of them has it alone.
     pub fn begin_eviction(
         &mut self,
         now: StoreTime,
         name: &LockName,
-        missed: Option<&MissedEviction>,
-    ) -> StepResult<'_, Vec<ClaimDigest>> {
-        self.step(now, |table| table.begin_eviction(name, missed, now))
+    ) -> StepResult<'_, (Vec<ClaimDigest>, Duration)> {
+        self.step(now, |table| table.begin_eviction(name, now))
     }
 
-    /// One step of an eviction: evicts those of these claims that hold the lock. If it was `missed` before, their
-    /// `lock_delay` is over or others keep it.
+    /// One step of an eviction: evicts those of these claims that hold the lock.
     pub fn evict(
         &mut self,
         now: StoreTime,
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
-        missed: bool,
     ) -> StepResult<'_, Vec<Holder>> {
+        self.step(now, |table| table.evict_some(name, claims, reason, now))
+    }
+
+    /// Some claims of an eviction that the store has missed: they are evicted, and refused from now on. If nobody has the
+    /// lock then, it stays closed until `closed_until`, as elsewhere.
+    pub fn evict_missed(
+        &mut self,
+        now: StoreTime,
+        name: &LockName,
+        claims: &[ClaimDigest],
+        reason: &str,
+        closed_until: StoreTime,
+    ) -> StepResult<'_, ()> {
         self.step(now, |table| {
-            table.evict_some(name, claims, reason, missed, now)
+            table.evict_missed(name, claims, reason, closed_until, now)
         })
     }
 

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::process::Serving;
 use crate::sockets::{config, local};
 use crate::support::eventually;
+use crate::support::redis_server::{RedisOptions, RedisServer};
 
 async fn status(url: &str) -> u16 {
     reqwest::get(url).await.unwrap().status().as_u16()
@@ -50,6 +51,36 @@ async fn on_sigterm_the_process_ends_well() {
     assert_eq!(serving.wait().code(), Some(0));
     let refused = reqwest::get(format!("{}/livez", serving.url)).await;
     assert!(refused.is_err(), "the listener must be closed");
+}
+
+/// The next holder depends on the other nodes for as long as the lease would have lasted.
+#[tokio::test]
+async fn what_a_silent_node_has_not_followed_is_logged() {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(RedisServer::start(RedisOptions::forgetful()).await);
+    }
+    let urls = nodes.iter().map(|it| format!("redis://{}", it.address()));
+    let urls: Vec<_> = urls.collect();
+    let store = format!("quorum:{}", urls.join(","));
+    let mut serving = Serving::start(&["--server-drain-delay", "0s", "--store", &store]);
+    let lock = format!("{}/locks/a", serving.url);
+    eventually("it is granted", async || {
+        let granted = reqwest::Client::new().post(&lock).send().await.unwrap();
+        (granted.status() == 201).then_some(())
+    })
+    .await;
+    nodes[2].pause();
+    let evict = reqwest::Client::new().delete(format!("{lock}?force=true&reason=stuck"));
+    assert_eq!(evict.send().await.unwrap().status(), 200);
+    serving.signal(Signal::SIGTERM);
+    let line = serving.wait_for_line(
+        "a node has not followed what was decided without it, and is not asked again: leases that have ended elsewhere \
+         may last there as long as their TTL",
+    );
+    let node = line["node"].as_str().unwrap_or_default();
+    assert!(node.contains(&nodes[2].address()), "{line}");
+    serving.wait_for_line("stopped");
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Taking over the fencing tokens that a quorum has decided, of which this store is a node.
+//! What this store does as a node of a quorum: it takes over the fencing tokens that the quorum has decided, and evicts
+//! claims whose eviction it has missed.
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::MemoryStore;
-use crate::domain::{Claim, Evicted, LockName};
+use crate::domain::{Claim, LockName};
 use crate::store::assignment::{AssignFences, Assigned, FenceChange, MissedEviction};
 use crate::store::state::KeyedClaim;
 use crate::store::{Deadlines, StoreResult};
@@ -26,8 +27,7 @@ impl AssignFences for MemoryStore {
         name: &LockName,
         missed: &MissedEviction,
         deadlines: Deadlines,
-    ) -> StoreResult<Evicted> {
-        let evicting = self.evict_some(name, &missed.reason, Some(missed), deadlines);
-        evicting.await
+    ) -> StoreResult<()> {
+        self.evict_what_it_missed(name, missed, deadlines).await
     }
 }

@@ -49,6 +49,11 @@ impl FollowUps {
         None
     }
 
+    /// How many are left.
+    pub(super) fn left(&self) -> usize {
+        self.0.running.load(Ordering::Relaxed)
+    }
+
     /// How many had no room.
     pub(super) fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)

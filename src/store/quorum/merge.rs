@@ -59,15 +59,6 @@ pub(super) fn evicted(drift: Drift, needed: usize, reports: &[&Holders]) -> Hold
     merged(drift, needed, reports, by_claim, totals)
 }
 
-/// Whether an evicted claim may still hold, by what nodes have told: fewer than a majority remember its end, and it may be at
-/// those that are silent. A node that lacked it may get it back by a renewal that is under way.
-pub(super) fn may_go_on(nodes: usize, reports: &[&Holders]) -> bool {
-    let (majority, silent) = (majority_of(nodes), nodes - reports.len());
-    let by_claim = by_claim(reports);
-    let mut counts = by_claim.values().map(Vec::len);
-    counts.any(|count| count < majority && count + silent >= majority)
-}
-
 fn merged<'a>(
     drift: Drift,
     needed: usize,

@@ -75,6 +75,11 @@ impl Nodes {
         &self.nodes
     }
 
+    /// How many operations each node has left to follow.
+    pub(super) fn left_to_follow(&self) -> impl Iterator<Item = usize> {
+        self.follow_ups.iter().map(FollowUps::left)
+    }
+
     /// How many nodes decide.
     pub(super) fn majority(&self) -> usize {
         majority_of(self.nodes.len())

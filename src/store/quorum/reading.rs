@@ -12,9 +12,9 @@ use super::late_changes::CHANGE_WITHIN;
 use super::merge;
 use super::nodes::{ByNode, Effect, NodeOperation};
 use crate::backoff::{Backoff, jittered};
-use crate::domain::{Evicted, Holder, LockName, LockView};
+use crate::domain::{ClaimDigest, Evicted, LockName, LockView};
 use crate::store::assignment::MissedEviction;
-use crate::store::{Deadlines, Fault, StoreError, StoreResult, TOMBSTONE_TTL};
+use crate::store::{Deadlines, StoreResult, TOMBSTONE_TTL};
 
 /// For how long a view is taken again that leaves open who holds the lock, or with which token. It stays so if the process
 /// that made a grant has ended, or if a node is silent; then the view shows what is likeliest.
@@ -152,42 +152,48 @@ impl Core {
         let evicted = answers
             .until_also(rest_max, deadlines.end, is_decided)
             .await;
-        let majority = self.nodes.majority();
-        let nodes = self.nodes.all().len();
+        let claims = may_have_held(&evicted);
         if evicted.has_majority() {
-            self.follow_eviction(name, reason, &evicted);
+            self.follow_eviction(name, reason, &evicted, &claims);
         }
+        let majority = self.nodes.majority();
+        let is_complete = is_decided(&evicted) && claims.values().all(|count| *count >= majority);
+        let closed_for = closed_for(&evicted, &claims);
         let evicted = evicted.of_majority(Effect::MayBeDone)?;
-        let needed = merge::needed(nodes, evicted.len());
+        let needed = merge::needed(self.nodes.all().len(), evicted.len());
         let holders: Vec<_> = evicted.iter().map(|evicted| &evicted.holders).collect();
-        let complete = evicted.iter().filter(|evicted| evicted.is_complete);
-        let may_go_on = merge::may_go_on(nodes, &holders);
         Ok(Evicted {
             holders: merge::evicted(self.drift, needed, &holders),
-            is_complete: complete.count() >= majority && !may_go_on,
+            claims: claims.into_keys().collect(),
+            closed_for,
+            is_complete,
         })
     }
 
-    /// Has the nodes that have not evicted all claims that a majority has evicted do so, for as long as the others refuse
-    /// those. Else the next holder would have to do without such a node, for as long as that lease would have lasted.
-    fn follow_eviction(&self, name: &LockName, reason: &str, evicted: &ByNode<Evicted>) {
-        let claims = of_majority(evicted, |holder| holder.claim);
+    /// Has the nodes that have not evicted all of these claims do so, for as long as the others refuse those. Else the next
+    /// holder would have to do without such a node, for as long as that lease would have lasted.
+    fn follow_eviction(
+        &self,
+        name: &LockName,
+        reason: &str,
+        evicted: &ByNode<Evicted>,
+        claims: &BTreeMap<ClaimDigest, usize>,
+    ) {
         if claims.is_empty() {
             return;
         }
-        let fences = of_majority(evicted, |holder| holder.fence);
         let missed = Arc::new(MissedEviction {
-            claims: claims.iter().copied().collect(),
-            last: fences.last().copied(),
+            claims: claims.keys().copied().collect(),
+            closed_until: Instant::now() + closed_for(evicted, claims),
             reason: reason.to_owned(),
         });
         let until = Instant::now() + TOMBSTONE_TTL;
         for (index, answer) in evicted.0.iter().enumerate() {
-            let has_evicted = |evicted: &Evicted| {
-                let listed = listed(evicted, |holder| holder.claim);
-                evicted.is_complete && claims.is_subset(&listed)
+            let has_all = |evicted: &Evicted| {
+                let of_node: BTreeSet<_> = evicted.claims.iter().collect();
+                claims.keys().all(|claim| of_node.contains(claim))
             };
-            if matches!(answer, Some(Ok(evicted)) if has_evicted(evicted)) {
+            if matches!(answer, Some(Ok(evicted)) if has_all(evicted)) {
                 continue;
             }
             let (lock, missed) = (name.clone(), Arc::clone(&missed));
@@ -195,36 +201,30 @@ impl Core {
                 let (lock, missed) = (lock.clone(), Arc::clone(&missed));
                 let step = CHANGE_WITHIN;
                 let deadlines = Deadlines { step, end };
-                Box::pin(async move {
-                    let evicting = node.evict_missed(&lock, &missed, deadlines);
-                    match evicting.await?.is_complete {
-                        true => Ok(()),
-                        false => Err(StoreError::unavailable(
-                            Fault::Busy,
-                            "it has too many holders",
-                        )),
-                    }
-                })
+                Box::pin(async move { node.evict_missed(&lock, &missed, deadlines).await })
             });
             self.nodes.follow(index, until, operation);
         }
     }
 }
 
-/// Something of each holder that a node lists as evicted.
-fn listed<T: Ord>(evicted: &Evicted, part: impl Fn(&Holder) -> T) -> BTreeSet<T> {
-    evicted.holders.listed.iter().map(part).collect()
+/// The claims that a majority may have held of those that nodes have evicted, each with how many nodes that were: as many as a
+/// majority needs beside those that have not evicted all. A node that has may get such a claim by a renewal that is under
+/// way, if fewer than a majority remember its end.
+fn may_have_held(evicted: &ByNode<Evicted>) -> BTreeMap<ClaimDigest, usize> {
+    let mut counts = BTreeMap::new();
+    for claim in evicted.received().flat_map(|it| &it.claims) {
+        *counts.entry(*claim).or_default() += 1;
+    }
+    let complete = evicted.received().filter(|it| it.is_complete).count();
+    let others = evicted.0.len() - complete;
+    counts.retain(|_, count| *count + others >= evicted.majority());
+    counts
 }
 
-/// The same of the holders that a majority lists.
-fn of_majority<T: Ord>(
-    evicted: &ByNode<Evicted>,
-    part: impl Fn(&Holder) -> T + Copy,
-) -> BTreeSet<T> {
-    let mut counts: BTreeMap<T, usize> = BTreeMap::new();
-    for one in evicted.received().flat_map(|it| listed(it, part)) {
-        *counts.entry(one).or_default() += 1;
-    }
-    counts.retain(|_, count| *count >= evicted.majority());
-    counts.into_keys().collect()
+/// For how long the nodes keep the lock closed that have evicted one of these claims.
+fn closed_for(evicted: &ByNode<Evicted>, claims: &BTreeMap<ClaimDigest, usize>) -> Duration {
+    let had_one = |it: &&Evicted| it.claims.iter().any(|claim| claims.contains_key(claim));
+    let of_nodes = evicted.received().filter(had_one);
+    of_nodes.map(|it| it.closed_for).max().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! Taking over the fencing tokens that a quorum has decided, of which this store is a node.
+//! What this store does as a node of a quorum: it takes over the fencing tokens that the quorum has decided, and evicts
+//! claims whose eviction it has missed.
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -8,8 +9,8 @@ use super::encode::digests;
 use super::node::{Node, ScriptTries};
 use super::reply::{Malformed, Reply};
 use super::scripts::ScriptRequest;
-use super::{RedisStore, scripts};
-use crate::domain::{Claim, Evicted, LockName};
+use super::{RedisStore, scripts, views};
+use crate::domain::{Claim, ClaimDigest, LockName};
 use crate::store::assignment::{AssignFences, Assigned, FenceChange, MissedEviction, PermitUse};
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
@@ -35,10 +36,13 @@ impl AssignFences for RedisStore {
         name: &LockName,
         missed: &MissedEviction,
         deadlines: Deadlines,
-    ) -> StoreResult<Evicted> {
+    ) -> StoreResult<()> {
         let node = self.node_for(name);
-        let evicting = node.evict(name, &missed.reason, Some(missed), deadlines);
-        evicting.await
+        for claims in missed.claims.chunks(lua::ENDED_AT_ONCE as usize) {
+            node.evict_missed(name, claims, missed, deadlines.of_step())
+                .await?;
+        }
+        Ok(())
     }
 }
 
@@ -65,6 +69,39 @@ impl Node {
             self.confirm(tries.generation, deadline).await?;
         }
         Ok(assigned)
+    }
+
+    /// Evicts these of the missed claims.
+    async fn evict_missed(
+        &self,
+        name: &LockName,
+        claims: &[ClaimDigest],
+        missed: &MissedEviction,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let request = ScriptRequest::new(&scripts::EVICT_MISSED);
+        let digests: Vec<u8> = claims.iter().flat_map(|claim| claim.0).collect();
+        let command = |_| {
+            let mut command = request.command(&[&self.keys.lock(name)]);
+            command.arg(self.recovery.time.not_after_us(deadline));
+            command.arg(&missed.reason);
+            command.arg(self.messages.evictions_channel());
+            command.arg(self.messages.channel());
+            command.arg(missed.closed_for().as_millis() as u64);
+            command.arg(digests.as_slice());
+            command
+        };
+        let sent_at = Instant::now();
+        let run = self.run_in_time(request, deadline, command, views::evicted_missed);
+        let run = run.await;
+        // The message on the channel may be lost or late, and after a lost answer the outcome is unknown.
+        if run.as_ref().map_or(true, |((_, count), _)| *count > 0) {
+            self.messages.evicted(name);
+        }
+        let ((at_ms, _), generation) = run?;
+        // The time for which it keeps the lock closed counts from now.
+        self.check_time(at_ms, sent_at, deadline).await?;
+        self.confirm(generation, deadline).await
     }
 }
 

@@ -1,5 +1,7 @@
 //! The operations on the locks of one node, each of them one script.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::decode::{AcquireRejection, ClosedFor};
@@ -8,11 +10,10 @@ use super::node::{LOSSES_MAX, Node, ScriptTries};
 use super::scripts::ScriptRequest;
 use super::{decode, scripts, views};
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Claim, Conflict, Evicted, Fence, HoldCount, Holders, LockName,
+    Acquired, AnswerRoom, Attempt, Claim, Conflict, Evicted, HoldCount, Holders, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, StepBack, SuspendOptions,
     Suspended, Token, Waiting,
 };
-use crate::store::assignment::MissedEviction;
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
 /// What an acquire is sent for.
@@ -215,19 +216,17 @@ impl Node {
             .await
     }
 
-    /// Evicts all holders, or those whose eviction it has missed.
+    /// Evicts all holders.
     pub(super) async fn evict(
         &self,
         name: &LockName,
         reason: &str,
-        missed: Option<&MissedEviction>,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
         let (node, lock) = (self, self.keys.lock(name));
         let mut room = AnswerRoom::for_locks(1);
-        let claims = missed.iter().flat_map(|it| &it.claims);
-        let claims: Vec<u8> = claims.flat_map(|claim| claim.0).collect();
         let (mut holders, mut next) = (Holders::none(), Some(0));
+        let (mut claims, mut closed_for) = (Vec::new(), Duration::ZERO);
         let mut last_generation = node.recovery.generation();
         while let Some(cursor) = next {
             let request = ScriptRequest::new(&scripts::EVICT);
@@ -241,14 +240,15 @@ impl Node {
                 command.arg(node.messages.evictions_channel());
                 command.arg(node.messages.channel());
                 command.arg(listed_max);
-                command.arg(missed.map_or(Fence::MAX, |it| it.last.map_or(0, Fence::get)));
-                command.arg(claims.as_slice());
                 command
             };
             let run = node.run_in_time(request, deadline, command, views::evicted);
             let step = run.await;
             // The message on the channel may be lost or late, and after a lost answer the outcome is unknown.
-            if step.as_ref().map_or(true, |(step, _)| step.count > 0) {
+            if step
+                .as_ref()
+                .map_or(true, |(step, _)| !step.claims.is_empty())
+            {
                 node.messages.evicted(name);
             }
             let step = match step {
@@ -260,10 +260,14 @@ impl Node {
                 Err(_) if holders.total > 0 => break,
                 Err(error) => return Err(error),
             };
-            holders.total += step.count;
+            let has_evicted = !step.claims.is_empty();
+            holders.total += step.claims.len() as u64;
             holders.listed.extend(room.take(step.listed.into_iter()));
+            closed_for = closed_for.max(step.closed_for);
+            claims.extend(step.claims);
+            claims.truncate(Evicted::CLAIMS_MAX);
             // The time that lock_delay keeps the lock closed counts from now.
-            if step.count > 0
+            if has_evicted
                 && node
                     .check_time(step.at_ms, sent_at, deadline)
                     .await
@@ -280,6 +284,8 @@ impl Node {
         let is_complete = next.is_none();
         Ok(Evicted {
             holders,
+            claims,
+            closed_for,
             is_complete,
         })
     }

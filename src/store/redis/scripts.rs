@@ -123,7 +123,7 @@ macro_rules! files {
 
 files! {
     "acquire" "acquire_conflicts" "acquire_grant" "acquire_held" "acquire_options" "acquire_wait"
-    "announce" "assign" "clock" "clock_step" "count" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
+    "announce" "assign" "clock" "clock_step" "count" "ending" "evict" "evict_missed" "fence" "holders" "inspect" "lease" "page"
     "primary" "queue" "record" "recovery" "recovery_steps" "release" "renew" "reservation" "scan" "shift" "state" "suspend"
     "withdraw"
 }
@@ -144,6 +144,7 @@ scripts! {
     RELEASE = "release";
     WITHDRAW = "withdraw";
     EVICT = "evict";
+    EVICT_MISSED = "evict_missed";
     INSPECT = "inspect";
     SCAN = "scan";
     PAGE = "page";

@@ -14,9 +14,11 @@ use crate::domain::{
 pub(super) struct Eviction {
     /// When it was done, on the clock of Redis.
     pub(super) at_ms: u64,
-    /// How many were evicted.
-    pub(super) count: u64,
-    /// The evicted holders that the step lists.
+    /// For how long `lock_delay` keeps the lock closed if its holder had it alone.
+    pub(super) closed_for: Duration,
+    /// All that it has evicted.
+    pub(super) claims: Vec<ClaimDigest>,
+    /// The holders of these that the step lists.
     pub(super) listed: Vec<Holder>,
     /// The cursor of the next step; none if this was the last.
     pub(super) next: Option<u64>,
@@ -27,7 +29,12 @@ pub(super) fn evicted(mut reply: Reply) -> Result<InTime<Eviction>, Malformed> {
     if reply.is_read() {
         return Ok(InTime::Late { redis_us: now });
     }
-    let (cursor, count) = (reply.number()?, reply.number()?);
+    let (cursor, closed_for) = (reply.number()?, reply.millis()?);
+    let claims = reply.bytes()?;
+    let (claims, []) = claims.as_chunks() else {
+        return Err(Malformed);
+    };
+    let claims = claims.iter().copied().map(ClaimDigest).collect();
     let mut listed = Vec::new();
     while !reply.is_read() {
         listed.push(lease(reply.list()?, now)?.holder);
@@ -35,7 +42,8 @@ pub(super) fn evicted(mut reply: Reply) -> Result<InTime<Eviction>, Malformed> {
     let next = (cursor != 0).then_some(cursor);
     Ok(InTime::Done(Eviction {
         at_ms: now,
-        count,
+        closed_for,
+        claims,
         listed,
         next,
     }))
@@ -65,6 +73,15 @@ pub(super) struct Shifted {
 pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malformed> {
     let now_ms = reply.number()?;
     view(reply.list()?, now_ms)
+}
+
+/// When a missed eviction was done, on the clock of Redis, and how many it has evicted.
+pub(super) fn evicted_missed(mut reply: Reply) -> Result<InTime<(u64, u64)>, Malformed> {
+    let now = reply.number()?;
+    Ok(match reply.optional()? {
+        Some(count) => InTime::Done((now, count)),
+        None => InTime::Late { redis_us: now },
+    })
 }
 
 /// The first of these locks, as many as the step returned, and how long Redis worked.

@@ -225,7 +225,7 @@ impl LeaseRecord {
         }
     }
 
-    fn lock_delay(&self) -> Duration {
+    pub(super) fn lock_delay(&self) -> Duration {
         let options = self.options.as_ref();
         options.map_or(Duration::ZERO, |options| options.lock_delay)
     }

@@ -70,7 +70,7 @@ impl Loading {
                 let (name, fence) = name_and(key)?;
                 let fence = read_fence(u64::from_be_bytes(exactly(fence)?))?;
                 let (until, mode) = (from.time()?, read_mode(&mut from)?);
-                self.lock(&name).restore_cooldown(until, fence, mode);
+                self.lock(&name).add_cooldown(until, fence, mode);
             }
             LAST_EXPIRED => {
                 let (name, []) = name_and(key)? else {

@@ -163,10 +163,7 @@ impl Lock {
     ) {
         effects.lease_changed(&self.name, record.claim);
         if kept > now {
-            let details = self.details.get_or_insert_default();
-            let key = (kept, record.fence);
-            details.cooldowns.insert(key, record.mode());
-            details.cooling_permits += permits(record.mode());
+            self.add_cooldown(kept, record.fence, record.mode());
             effects.cooldown_changed(&self.name, kept, record.fence);
         }
     }
@@ -193,8 +190,8 @@ impl Lock {
         cooldowns.map(|((_, fence), mode)| (*fence, *mode))
     }
 
-    /// Puts back a cool-down that was loaded.
-    pub(super) fn restore_cooldown(&mut self, until: StoreTime, fence: Fence, mode: Mode) {
+    /// Adds a cool-down, which the caller keeps or has loaded.
+    pub(super) fn add_cooldown(&mut self, until: StoreTime, fence: Fence, mode: Mode) {
         let details = self.details.get_or_insert_default();
         details.cooldowns.insert((until, fence), mode);
         details.cooling_permits += permits(mode);

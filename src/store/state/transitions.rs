@@ -1,5 +1,7 @@
 //! Operations on granted claims: renew, release, evict and withdraw.
 
+use std::time::Duration;
+
 use super::StoreTime;
 use super::acquire::mismatch;
 use super::effects::Effects;
@@ -10,10 +12,9 @@ use super::table::{ExpiryBacklog, Table};
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Attempt, ClaimDigest, EventKind, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
+    Attempt, ClaimDigest, EventKind, Fence, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
     Released, RenewOptions, Renewal, Renewed, Rollback, StepBack,
 };
-use crate::store::assignment::MissedEviction;
 
 impl Table {
     pub(super) fn renew(
@@ -138,30 +139,20 @@ impl Table {
         Some(Released::LeftQueue)
     }
 
-    /// The holders of the lock, to be evicted in steps. Claims granted between two steps are not among them. Those whose
-    /// eviction was missed and that do not hold it are refused from now on.
+    /// The holders of the lock, to be evicted in steps, and for how long the lock stays closed afterwards if one has it
+    /// alone. Claims granted between two steps are not among them.
     pub(super) fn begin_eviction(
         &mut self,
         name: &LockName,
-        missed: Option<&MissedEviction>,
         now: StoreTime,
-    ) -> Vec<ClaimDigest> {
-        let slot = self.find(name, now);
-        let leases = slot.map(|slot| &self.locks[slot].leases);
-        let mut claims = leases.map(|it| it.claims()).unwrap_or_default();
-        let Some(missed) = missed else {
-            return claims;
+    ) -> (Vec<ClaimDigest>, Duration) {
+        let Some(slot) = self.find(name, now) else {
+            return (Vec::new(), Duration::ZERO);
         };
-        let fence_of = |claim| Some(leases?.get(claim)?.fence);
-        claims.retain(|claim| missed.claims.contains(claim) || fence_of(*claim) <= missed.last);
-        for claim in &missed.claims {
-            if !claims.contains(claim) {
-                let reason = missed.reason.as_str().into();
-                self.tombstones
-                    .remember(*claim, End::Evicted { reason }, now, &mut self.effects);
-            }
-        }
-        claims
+        let leases = &self.locks[slot].leases;
+        let alone = leases.first().filter(|it| it.mode() == Mode::Exclusive);
+        let closed_for = alone.map(LeaseRecord::lock_delay).unwrap_or_default();
+        (leases.claims(), closed_for)
     }
 
     /// One step of an eviction: evicts some of the holders.
@@ -170,40 +161,65 @@ impl Table {
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
-        missed: bool,
         now: StoreTime,
     ) -> Vec<Holder> {
         let found = self.find_in_bounds(name, now);
         let Some(slot) = found.unwrap_or_else(|ExpiryBacklog| self.locks.find(name)) else {
             return Vec::new();
         };
-        let effects = &mut self.effects;
         let lock = &mut self.locks[slot];
         let mut evicted = Vec::new();
         for claim in claims {
             // What has expired by itself is not evicted.
             let held = lock.leases.get(*claim);
             let held = held.filter(|record| record.until > now);
-            let Some(record) = held else {
+            let Some(kept) = held.map(|record| record.kept_after_eviction(now)) else {
                 continue;
             };
-            let kept = match missed {
-                true => now,
-                false => record.kept_after_eviction(now),
-            };
-            if let Some(record) = lock.end(*claim, kept, now, effects) {
-                let reason = reason.into();
+            if let Some(record) = lock.end(*claim, kept, now, &mut self.effects) {
                 self.tombstones
-                    .remember(*claim, End::Evicted { reason }, now, effects);
-                effects.event(EventKind::Evicted, name, &record, now);
+                    .remember(*claim, evicted_for(reason), now, &mut self.effects);
+                self.effects.event(EventKind::Evicted, name, &record, now);
                 evicted.push(record.holder(now));
             }
         }
         if !evicted.is_empty() {
-            effects.evicted(name);
+            self.effects.evicted(name);
         }
         self.touch(slot);
         evicted
+    }
+
+    /// Evicts some claims that were evicted elsewhere before, and refuses them from now on. If nobody has the lock then, and
+    /// nothing keeps it closed, it stays closed until `closed_until`.
+    pub(super) fn evict_missed(
+        &mut self,
+        name: &LockName,
+        claims: &[ClaimDigest],
+        reason: &str,
+        closed_until: StoreTime,
+        now: StoreTime,
+    ) {
+        self.find(name, now);
+        let slot = self.locks.find_or_insert(name);
+        let (lock, mut is_evicted) = (&mut self.locks[slot], false);
+        for claim in claims {
+            if let Some(record) = lock.end(*claim, now, now, &mut self.effects) {
+                self.effects.event(EventKind::Evicted, name, &record, now);
+                is_evicted = true;
+            }
+            self.tombstones
+                .remember(*claim, evicted_for(reason), now, &mut self.effects);
+        }
+        if closed_until > now && lock.next_change_at().is_none() {
+            let no_lease = Fence::new(0).expect("it is not too large");
+            lock.add_cooldown(closed_until, no_lease, Mode::Exclusive);
+            self.effects.cooldown_changed(name, closed_until, no_lease);
+        }
+        if is_evicted {
+            self.effects.evicted(name);
+        }
+        self.touch(slot);
     }
 
     /// A request cannot arrive after its withdrawal here: both are steps of one process, in sequence.
@@ -271,4 +287,10 @@ fn roll_back(
     let ends = record.receivers.end_turn(attempt, rollback);
     effects.lease_changed(&lock.name, claim);
     ends.then(|| lock.end(claim, kept, now, effects))?
+}
+
+fn evicted_for(reason: &str) -> End {
+    End::Evicted {
+        reason: reason.into(),
+    }
 }

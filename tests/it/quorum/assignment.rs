@@ -19,8 +19,9 @@ use crate::support::stores;
 use evictions::{
     a_claim_whose_eviction_was_missed_is_granted_nothing_later,
     a_missed_eviction_ends_its_claim_whatever_its_token_and_no_other,
-    a_missed_eviction_starts_no_lock_delay, an_eviction_until_a_token_ends_no_later_lease,
-    an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock,
+    a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others,
+    an_eviction_names_all_of_its_claims_and_how_long_it_closes_the_lock,
+    of_many_that_share_a_lock_a_missed_eviction_ends_its_claims,
 };
 
 /// A store that may be a node, as the contract tests use a store.
@@ -104,11 +105,11 @@ on_every_node! {
     each_lock_of_a_claim_is_asked_for_the_attempt_that_received_it_last
     an_assignment_reports_who_takes_permits_of_a_limit
     a_lease_that_shares_its_lock_gets_no_token_that_was_given_before
-    an_eviction_until_a_token_ends_no_later_lease
-    an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock
     a_missed_eviction_ends_its_claim_whatever_its_token_and_no_other
     a_claim_whose_eviction_was_missed_is_granted_nothing_later
-    a_missed_eviction_starts_no_lock_delay
+    of_many_that_share_a_lock_a_missed_eviction_ends_its_claims
+    an_eviction_names_all_of_its_claims_and_how_long_it_closes_the_lock
+    a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others
 }
 
 /// A larger token for a lease.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Claim, GrantKind, Mode, Refused, Released, RenewOptions, Renewed,
+    Acquired, Attempt, Claim, GrantKind, Mode, NotHolder, Refused, Released, RenewOptions, Renewed,
 };
 use leasehold::store::{Deadlines, LockStore};
 use tokio::time::{Instant, sleep};
@@ -174,6 +174,77 @@ async fn an_eviction_of_a_rest_ends_no_claim_at_a_node_that_was_away() {
     first.without(&[]);
     sleep(LONG / 2).await;
     assert_eq!(second.held_at(&new).await, [1, 2]);
+}
+
+/// A node lacks the lease, and another one that has it is silent: the eviction is left unfinished, and goes on.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_was_left_unfinished_ends_what_a_silent_node_has() {
+    for lock_delay in [None, Some(LONG)] {
+        let [first, second, _] = processes();
+        let old = Claim {
+            lock_delay,
+            ..claim()
+        };
+        first.fixture.granted(&old).await;
+        first.settled().await;
+        let at_node = &first.nodes[1].store;
+        let released = at_node.release(&old.names, old.token, None, deadline());
+        released.await.expect("the node answers");
+        first.without(&[2]);
+        let evict = || first.quorum.evict(lock_of(&old), "stuck", deadlines());
+        let unfinished = evict().await.expect("a majority answers");
+        assert!(!unfinished.is_complete);
+        let repeated = evict().await.expect("a majority answers");
+        assert!(repeated.is_complete);
+        first.without(&[]);
+        // The holder itself may be the first to reach the node.
+        let released = second.fixture.release(&old).await;
+        assert!(matches!(
+            released,
+            Released::NotHolder(NotHolder::Evicted { .. })
+        ));
+        let again = second.fixture.acquire(&old).await;
+        assert!(
+            matches!(again, Acquired::Refused(Refused::Ended(_))),
+            "{again:?}"
+        );
+        first.settled().await;
+        let new = rival(&old);
+        if lock_delay.is_some() {
+            assert!(!has_granted(second.acquire(&new).await));
+            sleep(LONG).await;
+        }
+        assert!(has_granted(second.acquire(&new).await));
+        second.settled().await;
+        second.without(&[0]);
+        second.fixture.renewed(&new, None).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_of_more_holders_than_it_lists_reaches_a_node_that_was_away() {
+    let [first, second, _] = processes();
+    let old: Vec<_> = {
+        let one = reader(&claim());
+        (0..300).map(|_| reader(&one)).collect()
+    };
+    for claim in &old {
+        first.fixture.granted(claim).await;
+    }
+    first.settled().await;
+    first.without(&[2]);
+    let evicted = first.quorum.evict(lock_of(&old[0]), "stuck", deadlines());
+    let evicted = evicted.await.expect("a majority answers");
+    assert!(evicted.is_complete);
+    assert_eq!(evicted.holders.total, 300);
+    first.without(&[]);
+    eventually("the node has evicted all", async || {
+        first.held_at(&old[0]).await.is_empty().then_some(())
+    })
+    .await;
+    second.without(&[0]);
+    let new = in_mode(&rival(&old[0]), Mode::Exclusive);
+    assert!(has_granted(second.acquire(&new).await));
 }
 
 /// The time in which a change may reach a node is over when the fencing tokens are recorded.

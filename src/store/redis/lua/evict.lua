@@ -1,57 +1,48 @@
--- Takes a lock away from its holders, a bounded number at a time: those with one of the claims, or a token until `last`.
+-- Takes a lock away from its holders, a bounded number at a time.
 -- KEYS: lock_key, answer_key
--- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max, last, claims
--- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the
---   leases that it lists, at most listed_max; or request and now_us alone if it came too late, and nothing was done
+-- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max
+-- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, for how long `lock_delay` keeps the
+--   lock closed if its holder had it alone, the evicted claims one after the other, then the leases that it lists, at
+--   most listed_max; or request and now_us alone if it came too late, and nothing was done
 -- include: clock reservation
 local lock_key, answer_key = KEYS[1], KEYS[2]
-local request, not_after, reason, cursor, evictions, channel, listed_max, last, claims =
-    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local request, not_after, reason, cursor, evictions, channel, listed_max =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local lock
-local last_fence = tonumber(last)
-local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
+local next_cursor, closed_for_ms, claims, listed = '0', 0, {}, {}
 
-local is_claim = {}
-for first = 1, #claims, 16 do
-    is_claim[string.sub(claims, first, first + 15)] = true
+local function report(lease)
+    claims[#claims + 1] = lease.claim
+    if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
+        add_listed(listed, lease)
+    end
+    publish_event(channel, 'evicted', lock, lease)
 end
 
-local function is_meant(lease)
-    return lease.until_ms > now_ms and (is_claim[lease.claim] or tonumber(lease.fence) <= last_fence)
+local function mark_evicted(lease)
+    redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
 end
 
--- Until when `lock_delay` keeps the lock closed. The majority counts it from the eviction; a node that missed that would
--- refuse the next holder for longer.
-local function closed_until_ms(lease)
-    local delay_ms = claims == '' and lease.options.lock_delay_ms or 0
-    return now_ms + delay_ms
-end
-
+-- In these, DEL is first: it is allowed when memory is full, and a script that has written may keep writing.
 local function evict_exclusive()
     local lease = lock.lease
-    evicted = 1
-    add_listed(listed, lease)
-    publish_event(channel, 'evicted', lock, lease)
-    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
+    closed_for_ms = lease.options.lock_delay_ms or 0
+    report(lease)
     delete_lease(lock)
-    redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-    start_cooldown(lock, closed_until_ms(lease))
+    mark_evicted(lease)
+    start_cooldown(lock, now_ms + closed_for_ms)
 end
 
 local function evict_sharer(member)
     local lease = read_holder(lock, string.sub(member, 1, 16))
     -- A cool-down entry has no record.
-    if lease and is_meant(lease) then
-        evicted = evicted + 1
-        if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
-            add_listed(listed, lease)
-        end
-        publish_event(channel, 'evicted', lock, lease)
+    if lease and lease.until_ms > now_ms then
+        report(lease)
         redis.call('DEL', lease.key)
-        redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-        return_permits(lock, member, closed_until_ms(lease), lease.fence)
-    elseif lease and lease.until_ms <= now_ms then
+        mark_evicted(lease)
+        return_permits(lock, member, now_ms + (lease.options.lock_delay_ms or 0), lease.fence)
+    elseif lease then
         expire_holder(lock, member, lease, channel)
     end
 end
@@ -81,26 +72,22 @@ end
 
 lock = read(lock_key)
 -- A claim that was granted the lock exclusively between two steps did not hold when the eviction began.
-if cursor == '0' and lock.lease and is_meant(lock.lease) then
+if cursor == '0' and lock.lease and lock.lease.until_ms > now_ms then
     evict_exclusive()
 elseif lock.limit then
-    answer[3] = evict_sharers()
+    next_cursor = evict_sharers()
 end
-if evicted > 0 then
+if #claims > 0 then
     -- Streams that held the lock learn it at once. Without the right to channels, they learn it at their next renewals.
     local _, name = split_key(lock)
     redis.pcall('PUBLISH', evictions, name)
 end
 reserve(lock)
-answer[4] = evicted
+local answer = { request, now_ms, next_cursor, closed_for_ms, table.concat(claims) }
 for _, lease in ipairs(listed) do
     answer[#answer + 1] = lease
 end
 -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
 call('DEL', answer_key)
 call('SET', answer_key, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
--- The grants of claims that do not hold the lock may arrive later.
-for claim in pairs(is_claim) do
-    call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-end
 return answer

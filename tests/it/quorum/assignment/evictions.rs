@@ -1,63 +1,48 @@
 //! The laws of evictions that a node has missed.
 
-use leasehold::domain::{Acquired, Claim, Fence, LockName, Mode, NotHolder, Refused};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, Claim, ClaimDigest, LockState, Mode, NotHolder, Refused};
 use leasehold::store::assignment::MissedEviction;
 use leasehold::store::state::ClaimKeys;
+use tokio::time::Instant;
 
 use super::NodeFixture;
-use crate::support::fixture::{
-    LONG, READ, claim, deadlines, in_mode, lock_of, permits, reader, rival,
-};
+use crate::support::fixture::{LONG, READ, claim, deadlines, in_mode, lock_of, reader, rival};
 
-/// The tokens of the holders that lose the lock by an eviction of these claims, and of holders until this token.
-async fn evicted_later(
-    node: &NodeFixture,
-    claims: &[&Claim],
-    name: &LockName,
-    last: Option<Fence>,
-) -> Vec<Fence> {
-    let digest = |claim: &&Claim| ClaimKeys::of(&claim.names, claim.token)[0].claim;
+fn digest(claim: &Claim) -> ClaimDigest {
+    ClaimKeys::of(&claim.names, claim.token)[0].claim
+}
+
+/// Tells the node of the eviction of these claims, after which the others keep the lock closed for so long.
+async fn evicted_later(node: &NodeFixture, claims: &[&Claim], closed_for: Duration) {
     let missed = MissedEviction {
-        claims: claims.iter().map(digest).collect(),
-        last,
+        claims: claims.iter().map(|claim| digest(claim)).collect(),
+        closed_until: Instant::now() + closed_for,
         reason: "stuck".to_owned(),
     };
-    let evicted = node.node.evict_missed(name, &missed, deadlines());
-    let evicted = evicted.await.expect("the store answers");
-    assert!(evicted.is_complete);
-    let listed = evicted.holders.listed.iter();
-    listed.map(|holder| holder.fence).collect()
+    let evicting = node
+        .node
+        .evict_missed(lock_of(claims[0]), &missed, deadlines());
+    evicting.await.expect("the store answers");
 }
 
-async fn evicted_until(node: &NodeFixture, claim: &Claim, last: Fence) -> Vec<Fence> {
-    evicted_later(node, &[], lock_of(claim), Some(last)).await
+async fn is_refused_as_evicted(node: &NodeFixture, claim: &Claim) {
+    let acquired = node.fixture.acquire(claim).await;
+    let Acquired::Refused(Refused::Ended(ended)) = acquired else {
+        panic!("{acquired:?}");
+    };
+    let reason = "stuck".to_owned();
+    assert_eq!(ended.reason, NotHolder::Evicted { reason });
 }
 
-pub(super) async fn an_eviction_until_a_token_ends_no_later_lease(node: &NodeFixture) {
-    let first = claim();
-    let second = rival(&first);
-    let before = node.fixture.granted(&first).await.holder.fence;
-    node.fixture.freed(&first).await;
-    let fence = node.fixture.granted(&second).await.holder.fence;
-    assert_eq!(evicted_until(node, &second, before).await, []);
-    node.fixture.renewed(&second, None).await;
-    assert_eq!(evicted_until(node, &second, fence).await, [fence]);
-    node.fixture.granted(&rival(&second)).await;
-}
-
-pub(super) async fn an_eviction_until_a_token_ends_no_later_lease_that_shares_the_lock(
-    node: &NodeFixture,
-) {
-    let first = reader(&claim());
-    let second = reader(&first);
-    let before = node.fixture.granted(&first).await.holder.fence;
-    let fence = node.fixture.granted(&second).await.holder.fence;
-    assert!(before < fence);
-    assert_eq!(evicted_until(node, &first, before).await, [before]);
-    assert_eq!(node.fixture.holder(lock_of(&second)).await.fence, fence);
-    node.fixture.renewed(&second, None).await;
-    assert_eq!(evicted_until(node, &first, fence).await, [fence]);
-    node.fixture.granted(&rival(&first)).await;
+/// For how long the lock of the claim is closed.
+async fn free_in(node: &NodeFixture, claim: &Claim) -> Duration {
+    match node.fixture.state(lock_of(claim)).await {
+        LockState::Cooling { free_in } => free_in,
+        state => panic!("it must be closed, but: {state:?}"),
+    }
 }
 
 /// The token that a node gives to a late grant may be larger than all that the majority has evicted.
@@ -66,42 +51,92 @@ pub(super) async fn a_missed_eviction_ends_its_claim_whatever_its_token_and_no_o
 ) {
     for mode in [Mode::Exclusive, READ] {
         let old = in_mode(&claim(), mode);
-        let fence = node.fixture.granted(&old).await.holder.fence;
-        let name = lock_of(&old);
-        assert_eq!(evicted_later(node, &[&old], name, None).await, [fence]);
+        node.fixture.granted(&old).await;
+        evicted_later(node, &[&old], Duration::ZERO).await;
+        is_refused_as_evicted(node, &old).await;
         let new = in_mode(&rival(&old), mode);
         let fence = node.fixture.granted(&new).await.holder.fence;
-        assert_eq!(evicted_later(node, &[&old], name, None).await, []);
-        assert_eq!(node.fixture.holder(name).await.fence, fence);
+        evicted_later(node, &[&old], LONG).await;
+        assert_eq!(node.fixture.holder(lock_of(&old)).await.fence, fence);
+        node.fixture.freed(&new).await;
+        node.fixture
+            .granted(&in_mode(&rival(&old), Mode::Exclusive))
+            .await;
+    }
+}
+
+pub(super) async fn of_many_that_share_a_lock_a_missed_eviction_ends_its_claims(
+    node: &NodeFixture,
+) {
+    let first = reader(&claim());
+    let old: Vec<_> = (0..250).map(|_| reader(&first)).collect();
+    for claim in &old {
+        node.fixture.granted(claim).await;
+    }
+    let [kept, old @ ..] = &old[..] else {
+        panic!("there are many");
+    };
+    evicted_later(node, &old.iter().collect::<Vec<_>>(), Duration::ZERO).await;
+    let only = node.fixture.holder(lock_of(kept)).await;
+    assert_eq!(only.claim, digest(kept));
+    is_refused_as_evicted(node, &old[248]).await;
+}
+
+/// An answer lists fewer holders.
+pub(super) async fn an_eviction_names_all_of_its_claims_and_how_long_it_closes_the_lock(
+    node: &NodeFixture,
+) {
+    let first = reader(&claim());
+    let readers: Vec<_> = (0..250).map(|_| reader(&first)).collect();
+    let alone = Claim {
+        lock_delay: Some(LONG),
+        ..claim()
+    };
+    for (claims, closed_for) in [(readers, Duration::ZERO), (vec![alone], LONG)] {
+        for claim in &claims {
+            node.fixture.granted(claim).await;
+        }
+        let evicting = node
+            .node
+            .evict(lock_of(&claims[0]), "stuck", deadlines())
+            .await;
+        let evicted = evicting.expect("the store answers");
+        let named: BTreeSet<_> = evicted.claims.into_iter().collect();
+        assert_eq!(named, claims.iter().map(digest).collect());
+        assert_eq!(evicted.closed_for, closed_for);
     }
 }
 
 pub(super) async fn a_claim_whose_eviction_was_missed_is_granted_nothing_later(node: &NodeFixture) {
     for mode in [Mode::Exclusive, READ] {
         let old = in_mode(&claim(), mode);
-        let name = lock_of(&old);
-        assert_eq!(evicted_later(node, &[&old], name, None).await, []);
-        let acquired = node.fixture.acquire(&old).await;
-        let Acquired::Refused(Refused::Ended(ended)) = acquired else {
-            panic!("{acquired:?}");
-        };
-        let reason = "stuck".to_owned();
-        assert_eq!(ended.reason, NotHolder::Evicted { reason });
+        evicted_later(node, &[&old], Duration::ZERO).await;
+        is_refused_as_evicted(node, &old).await;
         node.fixture.granted(&in_mode(&rival(&old), mode)).await;
     }
 }
 
-/// The others have kept the lock closed since the eviction.
-pub(super) async fn a_missed_eviction_starts_no_lock_delay(node: &NodeFixture) {
-    for mode in [Mode::Exclusive, permits(1, 1)] {
-        let old = Claim {
-            lock_delay: Some(LONG),
-            ..in_mode(&claim(), mode)
-        };
-        node.fixture.granted(&old).await;
-        let name = lock_of(&old);
-        assert_eq!(evicted_later(node, &[&old], name, None).await.len(), 1);
-        let new = in_mode(&rival(&old), mode);
-        node.fixture.granted(&new).await;
+/// Its own `lock_delay` would begin later than that of the others.
+pub(super) async fn a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others(
+    node: &NodeFixture,
+) {
+    for has_it in [true, false] {
+        for closed_for in [Duration::ZERO, LONG / 2] {
+            let old = Claim {
+                lock_delay: Some(LONG),
+                ..claim()
+            };
+            if has_it {
+                node.fixture.granted(&old).await;
+            }
+            evicted_later(node, &[&old], closed_for).await;
+            if closed_for.is_zero() {
+                node.fixture.granted(&rival(&old)).await;
+            } else {
+                let left = free_in(node, &old).await;
+                assert!(left <= closed_for, "{left:?}");
+                assert!(left > closed_for / 2, "{left:?}");
+            }
+        }
     }
 }

@@ -164,6 +164,8 @@ impl LockStore for ScriptedStore {
             let listed = Vec::new();
             Ok(Evicted {
                 holders: Holders { listed, total },
+                claims: Vec::new(),
+                closed_for: Duration::ZERO,
                 is_complete: false,
             })
         };
@@ -248,7 +250,7 @@ impl AssignFences for ScriptedStore {
         name: &LockName,
         missed: &MissedEviction,
         deadlines: Deadlines,
-    ) -> StoreResult<Evicted> {
+    ) -> StoreResult<()> {
         let answer = self.store.evict_missed(name, missed, deadlines);
         self.run(Operation::Evict, answer).await
     }

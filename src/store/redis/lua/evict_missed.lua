@@ -1,0 +1,45 @@
+-- Evicts claims that other nodes of a quorum have evicted before, and refuses them from now on.
+-- KEYS: lock_key
+-- ARGV: request, not_after, reason, evictions, channel, closed_for_ms, claims
+-- Returns: request, now_ms, how many were evicted; or request and now_us alone if it came too late, and nothing was done
+-- include: clock reservation
+local lock_key = KEYS[1]
+local request, not_after, reason, evictions, channel, closed_for_ms, claims =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+
+if now_us > tonumber(not_after) then
+    return { request, now_us }
+end
+
+local lock, evicted = read(lock_key), 0
+local open_ms = now_ms + tonumber(closed_for_ms)
+
+-- The lease of a claim, which may have expired.
+local function lease_here(claim)
+    if lock.lease and lock.lease.claim == claim then
+        return lock.lease
+    end
+    return lock.limit and read_holder(lock, claim)
+end
+
+for first = 1, #claims, 16 do
+    local claim = string.sub(claims, first, first + 15)
+    local lease = lease_here(claim)
+    if lease then
+        evicted = evicted + 1
+        publish_event(channel, lease.until_ms > now_ms and 'evicted' or 'expired', lock, lease)
+        end_lease(lock, lease, 0)
+    end
+    -- A grant of the claim may arrive later.
+    call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
+end
+-- The others keep the lock closed, and may be too few for that without this node.
+if not lock.lease and not lock.limit and open_ms > (lock.open_ms or 0) then
+    start_cooldown(lock, open_ms)
+end
+if evicted > 0 then
+    local _, name = split_key(lock)
+    redis.pcall('PUBLISH', evictions, name)
+end
+reserve(lock)
+return { request, now_ms, evicted }
