@@ -4,6 +4,7 @@
 //! Requests are repeated here, except those that wait and those that keep a lease. Of the layers of the server, only
 //! [`crate::domain`] is used here.
 
+mod answer;
 mod claim;
 mod connection;
 mod encryption;
@@ -17,13 +18,14 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
-use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request};
 use rustls::pki_types::CertificateDer;
 use serde_json::Value;
 
 use crate::config::ClientKey;
 use crate::domain::{LockName, Token};
+pub use answer::ServiceAnswer;
 pub use claim::{ClientClaim, GrantedLease};
 pub(crate) use connection::{HttpConnection, expects_tls, root_cause};
 pub use encryption::CertificateFiles;
@@ -57,19 +59,6 @@ pub struct Call {
     pub token: Option<Token>,
     /// The JSON body; `Null` for none.
     pub fields: Value,
-}
-
-/// What the service answered.
-#[derive(Debug)]
-pub struct ServiceAnswer {
-    /// The status, which says what to do.
-    pub status: StatusCode,
-    /// When to ask again, if the answer says so.
-    pub retry_after: Option<Duration>,
-    /// The JSON body; `Null` if the body is none.
-    pub body: Value,
-    /// The body as it was sent.
-    pub text: Bytes,
 }
 
 /// Why there is no answer. Whether the service executed the request is unknown.
@@ -327,69 +316,9 @@ impl Client {
     }
 }
 
-impl ServiceAnswer {
-    fn new(status: StatusCode, headers: &HeaderMap, text: Bytes) -> Self {
-        Self {
-            status,
-            retry_after: retry_after(headers),
-            body: serde_json::from_slice(&text).unwrap_or_default(),
-            text,
-        }
-    }
-
-    /// Whether the service may have answered this, and not another server or a gateway.
-    pub(crate) fn is_from_service(&self) -> bool {
-        match self.status {
-            StatusCode::NO_CONTENT => true,
-            status if status.is_success() => self.body.is_object(),
-            _ => !self.code().is_empty(),
-        }
-    }
-
-    /// The code of the problem, or an empty text.
-    #[must_use]
-    pub fn code(&self) -> &str {
-        self.body["code"].as_str().unwrap_or_default()
-    }
-
-    /// The problem for people: the service's sentence, with the reason of an eviction; or the status if the answer is not
-    /// from the service.
-    #[must_use]
-    pub fn detail(&self) -> String {
-        let text = |name: &str| self.body[name].as_str().filter(|text| !text.is_empty());
-        let Some(detail) = text("detail").or_else(|| text("title")) else {
-            return self.status.to_string();
-        };
-        match text("reason") {
-            Some(reason) => format!("{detail}; reason: {reason}"),
-            None => detail.to_owned(),
-        }
-    }
-
-    /// The quota that was used up; `None` if the request was not refused for one.
-    #[must_use]
-    pub fn used_up_quota(&self) -> Option<&str> {
-        let is_over = self.code() == "quota_exceeded";
-        is_over.then(|| self.body["quota"].as_str().unwrap_or_default())
-    }
-
-    /// Whether the same request may succeed later although nothing is wrong with it: the service, its store or a proxy
-    /// is overloaded or away.
-    #[must_use]
-    pub fn is_temporary(&self) -> bool {
-        self.status.is_server_error()
-            || [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&self.status)
-    }
-}
-
 /// A header that is not shown when a request is printed. Keys and tokens are checked to be ASCII when they are read.
 fn sensitive(text: &str) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
-}
-
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
 }

@@ -60,6 +60,8 @@ pub(super) struct Acquisition<'a> {
     /// Since when every grant has expired before its answer arrived.
     late_since: Option<Instant>,
     pauses: RetryPauses,
+    /// Whether the claim may hold the lock although no grant has been returned.
+    may_be_held: bool,
     notice: LastNotice,
 }
 
@@ -92,6 +94,7 @@ impl<'a> Acquisition<'a> {
             refused_at: None,
             late_since: None,
             pauses: RetryPauses::default(),
+            may_be_held: false,
             notice: LastNotice::default(),
         }
     }
@@ -107,12 +110,15 @@ impl<'a> Acquisition<'a> {
             acquired = self.until_granted() => acquired.map(|acquired| AcquisitionEnd::Granted(Box::new(acquired))),
             signal = signals.next_stop() => Ok(AcquisitionEnd::Stopped(signal)),
         };
-        let may_be_queued = match &ended {
+        let may_be_there = match &ended {
             Ok(AcquisitionEnd::Granted(_)) => false,
             Ok(AcquisitionEnd::Stopped(_)) => true,
-            Err(_) => self.options.wait != Some(Duration::ZERO) || self.pauses.has_begun(),
+            Err(_) => {
+                let may_be_queued = self.options.wait != Some(Duration::ZERO);
+                may_be_queued || self.pauses.has_begun() || self.may_be_held
+            }
         };
-        if may_be_queued && self.options.token.is_none() {
+        if may_be_there && self.options.token.is_none() {
             leave(self.client, &self.claim).await;
         }
         ended
@@ -124,8 +130,8 @@ impl<'a> Acquisition<'a> {
             let call = self.claim.acquire(&self.fields(wait));
             let sent_at = BootTime::now();
             let pause = match self.client.send(&call, wait + ANSWER_TIMEOUT).await {
-                Ok(answer) if answer.status.is_success() => {
-                    match GrantedLease::read(&answer.body) {
+                Ok(answer) if [StatusCode::OK, StatusCode::CREATED].contains(&answer.status) => {
+                    match self.claim.lease_in(&answer) {
                         Some(lease) => {
                             let acquired = AcquiredLease {
                                 claim: self.claim.clone(),
@@ -138,17 +144,19 @@ impl<'a> Acquisition<'a> {
                                 Err(pause) => pause,
                             }
                         }
-                        None => return Err(ClientError::refused(&answer, self.client.url())),
+                        None => return Err(self.given_up(&answer)),
                     }
                 }
-                Ok(answer) if answer.status == StatusCode::LOCKED => self.after_refusal(&answer)?,
+                Ok(answer) if answer.status == StatusCode::LOCKED && answer.is_refusal() => {
+                    self.after_refusal(&answer)?
+                }
                 Ok(answer) if answer.used_up_quota().is_some() => self.after_quota(&answer)?,
                 Ok(answer) if self.options.token.is_some() && has_ended(&answer) => {
                     return Err(ended(&answer.detail()));
                 }
                 Ok(answer) if has_expired(&answer) => self.after_late_grant()?,
                 Ok(answer) if answer.is_temporary() => self.after_trouble(Ok(&answer))?,
-                Ok(answer) => return Err(ClientError::refused(&answer, self.client.url())),
+                Ok(answer) => return Err(self.given_up(&answer)),
                 Err(error) => self.after_trouble(Err(&error))?,
             };
             tokio::time::sleep(pause).await;
@@ -187,33 +195,40 @@ impl<'a> Acquisition<'a> {
         if sent_at.after(lease.valid_for).remaining() > lease.ttl / 2 {
             return Ok(Ok(acquired));
         }
+        self.may_be_held = true;
         let sent_at = BootTime::now();
         match self
             .client
             .send(&self.claim.renew(None), ANSWER_TIMEOUT)
             .await
         {
-            Ok(answer) if answer.status == StatusCode::OK => {
-                let lease = GrantedLease::read(&answer.body);
-                let in_time =
-                    lease.filter(|lease| !sent_at.after(lease.valid_for / 2).has_passed());
-                Ok(match in_time {
-                    Some(lease) => Ok(AcquiredLease {
+            Ok(answer) if answer.status == StatusCode::OK => match self.claim.lease_in(&answer) {
+                Some(lease) if !sent_at.after(lease.valid_for / 2).has_passed() => {
+                    Ok(Ok(AcquiredLease {
                         lease,
                         sent_at,
                         answer,
                         ..acquired
-                    }),
-                    None => Err(self.after_useless_grant()?),
-                })
-            }
-            Ok(answer) if answer.status == StatusCode::PRECONDITION_FAILED => {
+                    }))
+                }
+                Some(_) => self.after_useless_grant().map(Err),
+                None => Err(self.given_up(&answer)),
+            },
+            Ok(answer)
+                if answer.status == StatusCode::PRECONDITION_FAILED && answer.is_refusal() =>
+            {
                 self.after_late_grant().map(Err)
             }
             Ok(answer) if answer.is_temporary() => self.after_trouble(Ok(&answer)).map(Err),
-            Ok(answer) => Err(ClientError::refused(&answer, self.client.url())),
+            Ok(answer) => Err(self.given_up(&answer)),
             Err(error) => self.after_trouble(Err(&error)).map(Err),
         }
+    }
+
+    /// The error for an answer that ends the attempts. One that is not the service's may stand for a grant.
+    fn given_up(&mut self, answer: &ServiceAnswer) -> ClientError {
+        self.may_be_held |= !answer.is_refusal();
+        ClientError::refused(answer, self.client.url())
     }
 
     /// A grant has expired before its answer arrived. Its claim has ended with it, so a new claim replaces it.

@@ -11,7 +11,7 @@ use super::output::{self, OutputForm};
 use super::service::{self, ClientError};
 use super::signals::ClientSignals;
 use super::{Environment, Exit, flags, views};
-use crate::client::{Client, ClientClaim, RetryPolicy};
+use crate::client::{Client, ClientClaim, RetryPolicy, ServiceAnswer};
 use crate::domain::Token;
 
 const TOKEN_VARIABLE: &str = "LEASEHOLD_LOCK_TOKEN";
@@ -136,7 +136,8 @@ pub(super) fn renew(matches: &ArgMatches, environment: &Environment) -> Result<E
     service::block_on(async {
         let call = claim.renew(ttl);
         let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
-        let answer = service::expect_success(answer, &client)?;
+        let is_renewal = |answer: &ServiceAnswer| claim.renewed_lease_in(answer).is_some();
+        let answer = service::expect(is_renewal, answer, &client)?;
         Ok(match form {
             OutputForm::Quiet => Exit::Done,
             OutputForm::Json => output::show(&output::document(&answer.text)),
@@ -156,7 +157,7 @@ pub(super) fn release(
     service::block_on(async {
         let call = claim.release(None);
         let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
-        service::expect_success(answer, &client)?;
+        service::expect(ServiceAnswer::is_release, answer, &client)?;
         Ok(match form {
             OutputForm::Quiet | OutputForm::Json => Exit::Done,
             OutputForm::Table => output::show(&format!("released {}\n", shown(claim.names()))),

@@ -85,7 +85,8 @@ impl Exit {
                 "Unknown command or flag, a flag without its value, or a value that a client command or the service refuses."
             }
             Self::Unreachable => {
-                "The service cannot be reached, or its store does not answer or has no room, and retries did not help."
+                "The service cannot be reached, or another server answers in its place, or its store does not answer or \
+                 has no room, and retries did not help."
             }
             Self::Internal => {
                 "The system refused a resource that a command needs, such as room for its output, a process or an open \

@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::header::HOST;
-use hyper::{Request, StatusCode, Uri};
+use hyper::{Request, Uri};
 use rustls::ClientConfig;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
-use super::service::ClientError;
+use super::service::{ClientError, IS_IT_THE_URL};
 use super::{CliError, Environment, Exit, flags, output};
-use crate::client::{self, HttpConnection, NoAnswer, ServiceUrl, completed};
+use crate::client::{self, HttpConnection, NoAnswer, ServiceAnswer, ServiceUrl, completed};
 use crate::config::{Config, ListenAddress, ProbeTarget, certificates_in};
 use crate::domain::duration;
 use crate::tls;
@@ -56,7 +55,7 @@ pub(super) fn command() -> Command {
         .long("url")
         .value_name("URL")
         .value_parser(Probe::parse)
-        .help("The URL to request, instead of /readyz of the configured address; without a path, /readyz is added");
+        .help("The URL of a probe, such as /livez, instead of /readyz of the configured address; without a path, /readyz is added");
     let timeout = Arg::new("timeout")
         .long("timeout")
         .value_name("DURATION")
@@ -108,13 +107,17 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
         Ok(Err(unhealthy)) => Err(unhealthy.into()),
-        Ok(Ok((status, _))) if status.is_success() => {
+        Ok(Ok(answer)) if answer.is_healthy() => {
             // The exit code says it.
             let _ = output::write("healthy\n");
             Ok(Exit::Done)
         }
-        Ok(Ok((status, body))) => {
-            let text = status.to_string() + &failed_checks(&body);
+        Ok(Ok(answer)) => {
+            let reason = match answer.status.is_success() {
+                true => format!("; {IS_IT_THE_URL}"),
+                false => failed_checks(&answer.body),
+            };
+            let text = answer.status.to_string() + &reason;
             Err(Unhealthy::Refused { url, text }.into())
         }
     }
@@ -193,8 +196,8 @@ impl Probe {
         })
     }
 
-    /// Sends a GET and returns the status, and the body as far as it arrived.
-    async fn answer(&self) -> Result<(StatusCode, Bytes), Unhealthy> {
+    /// Sends a GET and reads the answer.
+    async fn answer(&self) -> Result<ServiceAnswer, Unhealthy> {
         let path = match self.path.as_str() {
             // The answer then has the reason.
             READINESS => "/readyz?verbose",
@@ -210,8 +213,8 @@ impl Probe {
             problem.map_or_else(|| self.unreachable(error), Unhealthy::distrusted)
         })?;
         let answer = connection.exchange(request).await;
-        let (status, _, body) = answer.map_err(|error| self.broken(&error))?;
-        Ok((status, body))
+        let (status, headers, body) = answer.map_err(|error| self.broken(&error))?;
+        Ok(ServiceAnswer::new(status, &headers, body))
     }
 
     fn broken(&self, error: &hyper::Error) -> Unhealthy {
@@ -244,8 +247,7 @@ impl fmt::Display for Probe {
 }
 
 /// The names and findings of the failed checks in the body of `/readyz?verbose`, after a colon.
-fn failed_checks(body: &[u8]) -> String {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+fn failed_checks(body: &Value) -> String {
     let checks = body["checks"].as_array().map_or(&[][..], Vec::as_slice);
     let failed = checks.iter().filter(|check| check["ok"] == false);
     let failed: Vec<String> = failed

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::output::{self, OutputForm};
 use super::service::{self, ClientError};
 use super::{Environment, Exit, arguments, views};
-use crate::client::{Call, RetryPolicy};
+use crate::client::{Call, RetryPolicy, ServiceAnswer};
 use crate::domain::LockName;
 
 /// How many locks to ask for at once: as many as the service gives.
@@ -59,12 +59,13 @@ pub(super) fn commands() -> [Command; 3] {
 /// # Errors
 /// There was no useful answer.
 pub(super) fn get(matches: &ArgMatches, environment: &Environment) -> Result<Exit, ClientError> {
-    let call = Call::of_lock(Method::GET, name_in(matches));
+    let name = name_in(matches);
+    let call = Call::of_lock(Method::GET, name);
     let mut client = service::client(matches, environment)?;
     let form = OutputForm::of(matches);
     service::block_on(async {
         let answer = service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
-        let answer = service::expect_success(answer, &client)?;
+        let answer = service::expect(|answer| answer.is_lock(name), answer, &client)?;
         Ok(match form {
             OutputForm::Json => output::show(&output::document(&answer.text)),
             OutputForm::Quiet => {
@@ -94,7 +95,8 @@ pub(super) fn ls(matches: &ArgMatches, environment: &Environment) -> Result<Exit
             let call = Call::get(page_path(prefix, &page_token));
             let answer =
                 service::ask(&mut client, &call, RetryPolicy::Always, form.notices()).await;
-            let answer = service::expect_success(answer, &client)?;
+            let is_page = |answer: &ServiceAnswer| answer.is_lock_page(prefix, &page_token);
+            let answer = service::expect(is_page, answer, &client)?;
             let locks = answer.body["locks"]
                 .as_array()
                 .map_or(&[][..], Vec::as_slice);
@@ -148,12 +150,12 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
         )
         .await;
         let is_unclear = match &answer {
+            Ok(answer) if answer.is_refusal() => answer.body["outcome"] == "unknown",
             // A gateway may answer for a service that has executed it, but a refusal of another server is one.
-            Ok(answer) if !answer.is_from_service() => !answer.status.is_client_error(),
-            Ok(answer) => answer.body["outcome"] == "unknown",
+            Ok(answer) => !answer.status.is_client_error(),
             Err(error) => !error.was_not_sent(),
         };
-        let answered = service::expect_success(answer, &client);
+        let answered = service::expect(ServiceAnswer::is_eviction, answer, &client);
         if let (Err(ClientError::Unreachable(text)), true) = (&answered, is_unclear) {
             return Err(ClientError::Unreachable(format!(
                 "{text}; whether anybody was evicted is unknown: look with `leasehold get {}`",

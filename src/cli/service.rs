@@ -20,6 +20,8 @@ use crate::domain::duration;
 
 /// How long a command waits for an answer before it prints that the service does not answer.
 pub(super) const NOTICE_AFTER: Duration = Duration::from_secs(1);
+/// The question that ends the error for an answer of another server.
+pub(super) const IS_IT_THE_URL: &str = "is this the URL of a Leasehold service?";
 const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const CA_VARIABLE: &str = "LEASEHOLD_CA_FILE";
 const CERT_VARIABLE: &str = "LEASEHOLD_CLIENT_CERT_FILE";
@@ -88,13 +90,11 @@ impl ClientError {
             StatusCode::UNAUTHORIZED => Self::Misconfigured(format!(
                 "{text}; set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} to a key of the service, or give --api-key-file"
             )),
+            _ if !answer.is_refusal() => Self::Unreachable(format!("{text}; {IS_IT_THE_URL}")),
             StatusCode::LOCKED => Self::Busy(text),
             StatusCode::PRECONDITION_FAILED => Self::Lost(text),
             // Its claim was released or evicted by another while it waited.
             StatusCode::CONFLICT if answer.code() == "claim_ended" => Self::Busy(text),
-            _ if answer.code().is_empty() => {
-                Self::Unreachable(format!("{text}; is this the URL of a Leasehold service?"))
-            }
             _ if answer.is_temporary() => {
                 let when = match answer.retry_after {
                     Some(pause) if pause > Duration::from_secs(1) => {
@@ -108,6 +108,14 @@ impl ClientError {
                 }
             }
             _ => Self::Misused(text),
+        }
+    }
+
+    /// The error for an answer that is not the expected one, although a server has answered that all went well.
+    fn unexpected(answer: &ServiceAnswer, url: &ServiceUrl) -> Self {
+        match answer.status.is_success() {
+            true => Self::Unreachable(format!("{url}: {}", answer.problem())),
+            false => Self::refused(answer, url),
         }
     }
 
@@ -319,14 +327,15 @@ pub(super) async fn ask(
     answer.await
 }
 
-/// The answer, if it is the expected one.
-pub(super) fn expect_success(
+/// The answer, if it is one that is expected.
+pub(super) fn expect(
+    is_expected: impl Fn(&ServiceAnswer) -> bool,
     answered: Result<ServiceAnswer, NoAnswer>,
     client: &Client,
 ) -> Result<ServiceAnswer, ClientError> {
     match answered {
-        Ok(answer) if answer.status.is_success() && answer.is_from_service() => Ok(answer),
-        Ok(answer) => Err(ClientError::refused(&answer, client.url())),
+        Ok(answer) if is_expected(&answer) => Ok(answer),
+        Ok(answer) => Err(ClientError::unexpected(&answer, client.url())),
         Err(error) => Err(ClientError::no_answer(&error)),
     }
 }

@@ -167,7 +167,7 @@ impl LockWatch {
             .client
             .send_repeatedly(&call, RetryPolicy::Always)
             .await;
-        let answer = service::expect_success(answer, &self.client)?;
+        let answer = service::expect(|answer| answer.is_lock(name), answer, &self.client)?;
         Ok((answer.body, asked_at))
     }
 

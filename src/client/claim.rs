@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::Call;
+use super::{Call, ServiceAnswer};
 use crate::domain::{LockName, LockNames, Token, duration};
 
 /// One claim on one lock or on several. It keeps its token, so that each request may be repeated.
@@ -68,6 +68,24 @@ impl ClientClaim {
             fields.insert("hold_count".to_owned(), count.into());
         }
         self.call(Method::DELETE, fields)
+    }
+
+    /// The lease in an answer; `None` if the answer has none, or one of other locks.
+    #[must_use]
+    pub fn lease_in(&self, answer: &ServiceAnswer) -> Option<GrantedLease> {
+        let lease = GrantedLease::read(&answer.body)?;
+        let grants = GrantedLease::documents(&answer.body).iter();
+        let is_of_claim = grants
+            .map(|grant| grant["name"].as_str())
+            .eq(self.names.iter().map(|name| Some(name.as_str())));
+        is_of_claim.then_some(lease)
+    }
+
+    /// The lease that an answer says was renewed; `None` if it does not say so. Any server could answer 200.
+    #[must_use]
+    pub fn renewed_lease_in(&self, answer: &ServiceAnswer) -> Option<GrantedLease> {
+        let lease = self.lease_in(answer)?;
+        (answer.status == StatusCode::OK && !lease.valid_for.is_zero()).then_some(lease)
     }
 
     fn call(&self, method: Method, mut fields: Map<String, Value>) -> Call {

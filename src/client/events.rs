@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
-use hyper::StatusCode;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
 use super::connection::{ANSWER_BYTES_MAX, HttpConnection};
@@ -13,6 +13,8 @@ use super::{Call, Client, NoAnswer, ServiceAnswer};
 
 /// How long the service may be silent: it sends a comment every ten seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The media type of a stream.
+const EVENT_STREAM: &str = "text/event-stream";
 
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl Client {
     ) -> Result<StreamAnswer, NoAnswer> {
         let mut request = self.request(&Call::get(path.to_owned()));
         let headers = request.headers_mut();
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
         if let Some(Ok(after)) = after.map(HeaderValue::from_str) {
             headers.insert("last-event-id", after);
         }
@@ -65,7 +67,7 @@ impl Client {
             .map_err(|_| self.timed_out())?
             .map_err(|error| self.broken(error))?;
         let (head, body) = answer.into_parts();
-        if head.status == StatusCode::OK {
+        if head.status == StatusCode::OK && is_stream(&head.headers) {
             return Ok(StreamAnswer::Open(EventStream {
                 url: self.url().to_string(),
                 body,
@@ -146,6 +148,14 @@ impl StreamedEvent {
         }
         None
     }
+}
+
+/// Whether the body is a stream of events. The answer of another server, such as a page, would end at once, again and again.
+fn is_stream(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE);
+    let text = content_type.and_then(|value| value.to_str().ok());
+    let media_type = text.and_then(|text| text.split(';').next());
+    media_type.is_some_and(|name| name.trim().eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 #[cfg(test)]

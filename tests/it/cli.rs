@@ -26,7 +26,12 @@ fn answering(status: &'static str) -> String {
         let _head: Vec<_> = lines
             .take_while(|line| !line.as_ref().unwrap().is_empty())
             .collect();
-        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+        let body = "{\"status\":\"ok\"}";
+        write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: 15\r\n\r\n{body}"
+        )
+        .unwrap();
     });
     url
 }

@@ -1,5 +1,6 @@
 //! The client commands beside `run`: what scripts get from them, what people see, and how they fail.
 
+mod answers;
 mod claims;
 mod doctor;
 mod keys;

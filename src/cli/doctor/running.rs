@@ -1,6 +1,7 @@
 //! The running service, if a flag or the environment names one.
 
 use clap::ArgMatches;
+use hyper::StatusCode;
 use serde_json::Value;
 
 use super::Diagnosis;
@@ -25,12 +26,11 @@ pub(super) async fn check(matches: &ArgMatches, environment: &Environment) -> Ve
 
 async fn ask(mut client: Client, found: &mut Vec<Diagnosis>) -> Result<(), ClientError> {
     let version = get(&mut client, "/version").await?;
-    let version = service::expect_success(Ok(version), &client)?;
-    let version = version.body["version"]
-        .as_str()
-        .unwrap_or("of unknown version")
-        .to_owned();
     let url = client.url();
+    let version = match version.body["version"].as_str() {
+        Some(name) if version.status == StatusCode::OK => name.to_owned(),
+        Some(_) | None => return Err(ClientError::refused(&version, url)),
+    };
     found.push(match version == VERSION {
         true => Diagnosis::fine("service", format!("{url} is leasehold {version}")),
         false => Diagnosis::warning(
@@ -39,6 +39,9 @@ async fn ask(mut client: Client, found: &mut Vec<Diagnosis>) -> Result<(), Clien
         ),
     });
     let ready = get(&mut client, "/readyz?verbose").await?;
+    if ready.status.is_success() && !ready.is_healthy() {
+        return Err(ClientError::refused(&ready, client.url()));
+    }
     let checks = ready.body["checks"]
         .as_array()
         .map_or(&[][..], Vec::as_slice);
@@ -48,7 +51,7 @@ async fn ask(mut client: Client, found: &mut Vec<Diagnosis>) -> Result<(), Clien
         found.push(Diagnosis::error("ready", text, Exit::Unreachable));
     }
     let locks = get(&mut client, "/locks?page_size=1").await?;
-    service::expect_success(Ok(locks), &client)?;
+    service::expect(|answer| answer.is_lock_page("", ""), Ok(locks), &client)?;
     found.push(Diagnosis::fine(
         "key",
         "it may be used with this key, or needs none",

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use futures_util::future::join;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 use tokio::sync::Semaphore;
@@ -122,8 +121,13 @@ async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
         };
         return vec![Diagnosis::error("store", text, Exit::Unreachable)];
     }
-    let subscribed = timeout(config.operation_timeout, subscriptions.all(&config.store));
-    let (tried, subscribed) = join(trial::of(&store, config), subscribed).await;
+    let subscribing = timeout(config.operation_timeout, subscriptions.all(&config.store));
+    let subscribed = subscribing.await;
+    if subscribed.is_ok() {
+        // Finds out whether events are wanted. While they may be, claims are not granted in the shortest way.
+        store.refresh_health().await;
+    }
+    let tried = trial::of(&store, config).await;
     let mut found = vec![Diagnosis::fine("store", format!("{shown} answers"))];
     let findings = store.health().findings;
     // What keeps a store from subscribing, such as a missing right, is mostly among them.

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::Diagnosis;
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
-    Acquired, Attempt, Claim, LockName, LockNames, Mode, QueueRequest, Refused, Share, Token, Ttl,
-    duration,
+    Acquired, Attempt, Claim, LockName, LockNames, Mode, QueueRequest, Refused, Share,
+    SuspendOptions, Token, Ttl, duration,
 };
 use crate::store::redis::RedisStore;
 use crate::store::{Deadlines, Fault, ListQuery, LockStore, StoreError};
@@ -28,144 +28,233 @@ pub(super) async fn of(
     store: &Arc<dyn LockStore>,
     config: &Config,
 ) -> Result<Vec<Diagnosis>, StoreError> {
-    let token = Token::random();
-    let beginning = format!("leasehold-doctor/{}", token.expose());
-    let (names, tried) = match &config.store {
-        StoreUrl::Cluster(_) => (
-            RedisStore::lock_in_each_partition(&format!("{beginning}/")),
-            "a lock in each part of the cluster",
-        ),
-        StoreUrl::Memory
-        | StoreUrl::File(_)
-        | StoreUrl::Redis(_)
-        | StoreUrl::Sentinel(_)
-        | StoreUrl::Quorum(_) => {
-            let name = LockName::parse(beginning.as_bytes());
-            let name = name.expect("a word and a UUID make a name");
-            (vec![name], "a lock")
-        }
-    };
-    let samples: Vec<_> = names
-        .iter()
-        .cycle()
-        .take(names.len().max(SAMPLES))
-        .cloned()
-        .collect();
-    let names = LockNames::several(names).expect("as many as a claim may have");
-    let deadline = || Instant::now() + config.operation_timeout;
-    let ttl = config.lease.default_ttl().get().min(TRIAL_TTL_MAX);
-    let claim = Claim::plain(names.clone(), token, Ttl::from_store(ttl));
-    let acquiring = store.acquire(&claim, Attempt::random(), None, deadline());
-    let acquired = acquiring.await?;
-    let is_granted = matches!(acquired, Acquired::Granted(_));
-    let rights = if is_granted {
-        wait_behind(store, &claim, config).await?;
-        let text = format!(
-            "{tried} could be acquired, waited for, read, released, shared, listed and evicted"
-        );
-        Diagnosis::fine("rights", text)
-    } else if let Acquired::Refused(Refused::Recovering { retry_in }) = acquired {
-        let left = duration::format(Duration::from_secs(retry_in.as_secs() + 1));
-        let text = format!("the data may have been lost, so new grants wait for another {left}");
-        Diagnosis::warning("grants", text)
-    } else {
-        Diagnosis::warning("rights", "a lock that nobody uses could not be acquired")
-    };
-    let mut latencies = Vec::new();
-    for name in &samples {
-        let began = Instant::now();
-        store.inspect(name, deadline()).await?;
-        latencies.push(began.elapsed());
+    let trial = Trial::new(&**store, config);
+    let found = trial.run().await;
+    let is_permission = |error: &StoreError| error.fault() == Fault::Permission;
+    if found.as_ref().is_err_and(is_permission) {
+        // A script that was stopped in the middle may have left keys without a TTL.
+        let _ = trial.release().await;
     }
-    store.release(&names, token, None, deadline()).await?;
-    if is_granted {
-        share(store, &beginning, &claim, config).await?;
-    }
-    // Counting is broken off in a store with very many locks.
-    let _ = tokio::time::timeout(COUNT_TIMEOUT, store.sweep()).await;
-    let locks = match store.health().held_locks {
-        Some(count) => format!("{count} locks are held"),
-        None => "there are too many locks to count them here".to_owned(),
-    };
-    Ok(vec![
-        rights,
-        latency(latencies),
-        Diagnosis::fine("locks", locks),
-    ])
+    found
 }
 
-/// Has another claim wait for the locks and leave the queue, and looks at it meanwhile, which needs more rights.
-async fn wait_behind(
-    store: &Arc<dyn LockStore>,
-    holding: &Claim,
-    config: &Config,
-) -> Result<(), StoreError> {
-    let deadline = || Instant::now() + config.operation_timeout;
-    let waiting = Claim::plain(holding.names.clone(), Token::random(), holding.ttl);
-    let request = QueueRequest {
-        ticket: None,
-        age: Duration::ZERO,
-        wait: config.operation_timeout,
-        execute_within: config.operation_timeout,
-        place_kept: Duration::ZERO,
-        poll_interval: config.waiting.poll_interval,
-        waiters_max: config.waiting.waiters_per_lock_max,
-        wants_position: true,
-        is_head: true,
-        takes_over: false,
-    };
-    let enqueued = store.acquire(&waiting, Attempt::random(), Some(&request), deadline());
-    enqueued.await?;
-    for name in waiting.names.iter() {
-        store.inspect(name, deadline()).await?;
-    }
-    let left = store.release(&waiting.names, waiting.token, None, deadline());
-    left.await.map(drop)
+struct Trial<'a> {
+    store: &'a dyn LockStore,
+    config: &'a Config,
+    /// How the names of the locks begin.
+    beginning: String,
+    /// What the locks are called in the finding.
+    tried: &'static str,
+    /// The claim that is granted the locks first.
+    holder: Claim,
+    /// The claim that waits for them meanwhile.
+    waiter: Claim,
 }
 
-/// Has two claims share the locks, lists them and evicts both claims, which needs yet other rights.
-async fn share(
-    store: &Arc<dyn LockStore>,
-    beginning: &str,
-    alone: &Claim,
-    config: &Config,
-) -> Result<(), StoreError> {
-    for _ in 0..2 {
-        let claim = Claim {
-            mode: Mode::Shared(Share::READ),
-            token: Token::random(),
-            ..alone.clone()
+impl<'a> Trial<'a> {
+    fn new(store: &'a dyn LockStore, config: &'a Config) -> Self {
+        let token = Token::random();
+        let beginning = format!("leasehold-doctor/{}", token.expose());
+        let (names, tried) = match &config.store {
+            StoreUrl::Cluster(_) => (
+                RedisStore::lock_in_each_partition(&format!("{beginning}/")),
+                "a lock in each part of the cluster",
+            ),
+            StoreUrl::Memory
+            | StoreUrl::File(_)
+            | StoreUrl::Redis(_)
+            | StoreUrl::Sentinel(_)
+            | StoreUrl::Quorum(_) => {
+                let name = LockName::parse(beginning.as_bytes());
+                let name = name.expect("a word and a UUID make a name");
+                (vec![name], "a lock")
+            }
         };
-        let deadline = Instant::now() + config.operation_timeout;
-        let acquired = store.acquire(&claim, Attempt::random(), None, deadline);
-        acquired.await?;
+        let names = LockNames::several(names).expect("as many as a claim may have");
+        let ttl = config.lease.default_ttl().get().min(TRIAL_TTL_MAX);
+        let ttl = Ttl::from_store(ttl);
+        Self {
+            store,
+            config,
+            beginning,
+            tried,
+            holder: Claim::plain(names.clone(), token, ttl),
+            waiter: Claim::plain(names, Token::random(), ttl),
+        }
     }
-    let deadlines = || Deadlines {
-        step: config.operation_timeout,
-        end: Instant::now() + config.operation_timeout,
-    };
-    let query = ListQuery {
-        prefix: beginning.to_owned(),
-        within: None,
-        after: None,
-        snapshot: None,
-        page_size: 2,
-    };
-    // A store with very many keys does not list them in time.
-    let listed = store.list(&query, deadlines()).await;
-    if let Some(error) = listed
-        .err()
-        .filter(|error| error.fault() == Fault::Permission)
-    {
-        return Err(error);
+
+    async fn run(&self) -> Result<Vec<Diagnosis>, StoreError> {
+        let acquired = self.acquire(&self.holder).await?;
+        let is_granted = matches!(acquired, Acquired::Granted(_));
+        if is_granted {
+            self.hand_over().await?;
+        }
+        let latencies = self.latencies().await?;
+        self.release().await?;
+        if is_granted {
+            self.share().await?;
+        }
+        // Counting is broken off in a store with very many locks.
+        let _ = tokio::time::timeout(COUNT_TIMEOUT, self.store.sweep()).await;
+        let health = self.store.health();
+        let locks = match health.held_locks {
+            Some(count) => format!("{count} locks are held"),
+            None => "there are too many locks to count them here".to_owned(),
+        };
+        let is_explained = health.findings.iter().any(|finding| !finding.is_fine);
+        Ok(vec![
+            self.rights(&acquired),
+            latency(latencies, is_explained),
+            Diagnosis::fine("locks", locks),
+        ])
     }
-    for name in alone.names.iter() {
-        store.evict(name, "leasehold doctor", deadlines()).await?;
+
+    fn rights(&self, acquired: &Acquired) -> Diagnosis {
+        if let Acquired::Granted(_) = acquired {
+            let tried = self.tried;
+            let text = format!(
+                "{tried} could be acquired, waited for, read, released, shared, listed and evicted"
+            );
+            Diagnosis::fine("rights", text)
+        } else if let Acquired::Refused(Refused::Recovering { retry_in }) = acquired {
+            let left = duration::format(Duration::from_secs(retry_in.as_secs() + 1));
+            let text =
+                format!("the data may have been lost, so new grants wait for another {left}");
+            Diagnosis::warning("grants", text)
+        } else {
+            Diagnosis::warning("rights", "a lock that nobody uses could not be acquired")
+        }
     }
-    Ok(())
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.config.operation_timeout
+    }
+
+    fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            step: self.config.operation_timeout,
+            end: self.deadline(),
+        }
+    }
+
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired, StoreError> {
+        let acquiring = self
+            .store
+            .acquire(claim, Attempt::random(), None, self.deadline());
+        acquiring.await
+    }
+
+    /// Has the waiter wait, leave its place and come back, looks at it meanwhile, and hands the locks over to it. Each step
+    /// needs rights that no other one does.
+    async fn hand_over(&self) -> Result<(), StoreError> {
+        let (store, holder, waiter) = (self.store, &self.holder, &self.waiter);
+        let (attempt, mut request) = (Attempt::random(), self.queue_request());
+        self.poll(attempt, &mut request).await?;
+        let options = SuspendOptions {
+            keep: self.config.operation_timeout,
+            lists_conflicts: true,
+        };
+        store.suspend(waiter, options, self.deadline()).await?;
+        // Once to return to the queue, and once from there.
+        self.poll(attempt, &mut request).await?;
+        self.poll(attempt, &mut request).await?;
+        for name in waiter.names.iter() {
+            store.inspect(name, self.deadline()).await?;
+        }
+        let releasing = store.release(&holder.names, holder.token, None, self.deadline());
+        releasing.await?;
+        self.poll(attempt, &mut request).await
+    }
+
+    fn queue_request(&self) -> QueueRequest {
+        let Config {
+            operation_timeout,
+            waiting,
+            ..
+        } = self.config;
+        QueueRequest {
+            ticket: None,
+            age: Duration::ZERO,
+            wait: *operation_timeout,
+            execute_within: *operation_timeout,
+            place_kept: Duration::ZERO,
+            poll_interval: waiting.poll_interval,
+            waiters_max: waiting.waiters_per_lock_max,
+            wants_position: true,
+            is_head: true,
+            takes_over: false,
+        }
+    }
+
+    /// Lets the waiter ask for the locks, from its place if it has one.
+    async fn poll(&self, attempt: Attempt, request: &mut QueueRequest) -> Result<(), StoreError> {
+        let polling = self
+            .store
+            .acquire(&self.waiter, attempt, Some(&*request), self.deadline());
+        if let Acquired::Waiting(waiting) = polling.await? {
+            request.ticket = Some(waiting.ticket);
+        }
+        Ok(())
+    }
+
+    async fn latencies(&self) -> Result<Vec<Duration>, StoreError> {
+        let names = &self.holder.names;
+        let samples = names.iter().count().max(SAMPLES);
+        let mut latencies = Vec::new();
+        for name in names.iter().cycle().take(samples) {
+            let began = Instant::now();
+            self.store.inspect(name, self.deadline()).await?;
+            latencies.push(began.elapsed());
+        }
+        Ok(latencies)
+    }
+
+    /// Ends both claims, wherever the trial has come to.
+    async fn release(&self) -> Result<(), StoreError> {
+        for claim in [&self.waiter, &self.holder] {
+            let releasing = self
+                .store
+                .release(&claim.names, claim.token, None, self.deadline());
+            releasing.await?;
+        }
+        Ok(())
+    }
+
+    /// Has two claims share the locks, lists them and evicts both claims, which needs yet other rights.
+    async fn share(&self) -> Result<(), StoreError> {
+        for _ in 0..2 {
+            let claim = Claim {
+                mode: Mode::Shared(Share::READ),
+                token: Token::random(),
+                ..self.holder.clone()
+            };
+            self.acquire(&claim).await?;
+        }
+        let query = ListQuery {
+            prefix: self.beginning.clone(),
+            within: None,
+            after: None,
+            snapshot: None,
+            page_size: 2,
+        };
+        // A store with very many keys does not list them in time.
+        let listed = self.store.list(&query, self.deadlines()).await;
+        if let Some(error) = listed
+            .err()
+            .filter(|error| error.fault() == Fault::Permission)
+        {
+            return Err(error);
+        }
+        for name in self.holder.names.iter() {
+            let evicting = self.store.evict(name, "leasehold doctor", self.deadlines());
+            evicting.await?;
+        }
+        Ok(())
+    }
 }
 
-fn latency(mut latencies: Vec<Duration>) -> Diagnosis {
+/// Whoever reads that the store is slow is advised to move it only if no other finding may be the reason.
+fn latency(mut latencies: Vec<Duration>, is_explained: bool) -> Diagnosis {
     latencies.sort();
     let [fastest, median] = [latencies[0], latencies[latencies.len() / 2]];
     let millis = |latency: Duration| latency.as_secs_f64() * 1000.0;
@@ -174,9 +263,10 @@ fn latency(mut latencies: Vec<Duration>) -> Diagnosis {
         millis(median),
         millis(fastest)
     );
-    match fastest < LATENCY_MAX {
-        true => Diagnosis::fine("latency", text),
-        false => Diagnosis::warning(
+    match (fastest < LATENCY_MAX, is_explained) {
+        (true, _) => Diagnosis::fine("latency", text),
+        (false, true) => Diagnosis::warning("latency", text),
+        (false, false) => Diagnosis::warning(
             "latency",
             format!("{text}; run the server nearer to the store"),
         ),

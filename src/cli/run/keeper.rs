@@ -124,14 +124,14 @@ impl LeaseKeeper {
             Ok(answer) => answer,
             Err(error) => return (LeaseNews::Trouble(error.to_string()), pause),
         };
-        match (answer.status, GrantedLease::read(&answer.body)) {
-            (StatusCode::OK, Some(lease)) => {
+        match (answer.status, self.claim.renewed_lease_in(&answer)) {
+            (_, Some(lease)) => {
                 self.lease = lease;
                 self.confirmed_at = sent_at;
                 (LeaseNews::Renewed(self.deadline()), Duration::ZERO)
             }
-            (StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT, _)
-                if answer.is_from_service() =>
+            (StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT, None)
+                if answer.is_refusal() =>
             {
                 (LeaseNews::Lost(answer.detail()), Duration::ZERO)
             }
@@ -139,7 +139,7 @@ impl LeaseKeeper {
                 let pause = answer
                     .retry_after
                     .map_or(pause, |after| at_least(after).min(ttl / 6));
-                (LeaseNews::Trouble(problem_in(&answer)), pause.max(ttl / 50))
+                (LeaseNews::Trouble(answer.problem()), pause.max(ttl / 50))
             }
         }
     }
@@ -155,12 +155,11 @@ impl LeaseKeeper {
             problem = match self.client.send(&call, RELEASE_TIMEOUT).await {
                 Ok(answer) if self.is_released(&answer) => return ReleaseOutcome::Released,
                 Ok(answer)
-                    if answer.status == StatusCode::PRECONDITION_FAILED
-                        && answer.is_from_service() =>
+                    if answer.status == StatusCode::PRECONDITION_FAILED && answer.is_refusal() =>
                 {
                     return ReleaseOutcome::WasLost(answer.detail());
                 }
-                Ok(answer) => problem_in(&answer),
+                Ok(answer) => answer.problem(),
                 Err(error) => error.to_string(),
             };
         }
@@ -174,18 +173,7 @@ impl LeaseKeeper {
                 && answer.status == StatusCode::OK
                 && GrantedLease::read(&answer.body).is_some()
         };
-        answer.status == StatusCode::NO_CONTENT || is_stepped_back()
-    }
-}
-
-/// What is wrong with an answer that is not the expected one.
-fn problem_in(answer: &ServiceAnswer) -> String {
-    match answer.status.is_success() {
-        true => format!(
-            "{} is not how the service answers; is there another server between?",
-            answer.status
-        ),
-        false => answer.detail(),
+        answer.is_release() || is_stepped_back()
     }
 }
 

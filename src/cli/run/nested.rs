@@ -25,7 +25,7 @@ use super::super::boottime::BootTime;
 use super::super::service::ClientError;
 use super::super::{Environment, flags};
 use super::{HOLD_COUNT_VARIABLE, NAME_VARIABLE, TOKEN_VARIABLE};
-use crate::client::{Client, ClientClaim, GrantedLease, RetryPolicy};
+use crate::client::{Client, ClientClaim, RetryPolicy};
 use crate::domain::{LockName, LockNames, Token};
 
 /// Where the pipe of the innermost run is.
@@ -166,8 +166,10 @@ impl OuterRun {
             .send_repeatedly(&self.claim.renew(None), RetryPolicy::Always)
             .await;
         match renewed.map_err(|error| ClientError::no_answer(&error))? {
-            answer if answer.status == StatusCode::OK => {}
-            answer if answer.status == StatusCode::PRECONDITION_FAILED => return Ok(None),
+            answer if self.claim.renewed_lease_in(&answer).is_some() => {}
+            answer if answer.status == StatusCode::PRECONDITION_FAILED && answer.is_refusal() => {
+                return Ok(None);
+            }
             answer => return Err(ClientError::refused(&answer, client.url())),
         }
         let mut fields = options.fields.clone();
@@ -178,7 +180,7 @@ impl OuterRun {
             .send_repeatedly(&self.claim.acquire(&fields), RetryPolicy::Always)
             .await;
         let answer = answer.map_err(|error| ClientError::no_answer(&error))?;
-        match (answer.status, GrantedLease::read(&answer.body)) {
+        match (answer.status, self.claim.lease_in(&answer)) {
             (StatusCode::OK, Some(lease)) => {
                 if sent_at.after(lease.valid_for / 2).has_passed() {
                     return Err(ClientError::Unreachable(format!(
@@ -194,8 +196,11 @@ impl OuterRun {
                     answer,
                 }))
             }
-            // The lease ended between the two requests. The outer run would know nothing of another one.
-            (StatusCode::CREATED | StatusCode::LOCKED, _) => {
+            // The lease ended between the two requests. The outer run would know nothing of another one. What another
+            // server answers is no reason to release the lock of the outer run.
+            (StatusCode::CREATED | StatusCode::LOCKED, lease)
+                if lease.is_some() || answer.is_refusal() =>
+            {
                 let release = self.claim.release(None);
                 let _ = client.send_repeatedly(&release, RetryPolicy::Always).await;
                 Ok(None)

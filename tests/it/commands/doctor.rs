@@ -1,6 +1,7 @@
-//! `doctor`. Of the directory of a `file:` store is in `directories`.
+//! `doctor`. The directory of a `file:` store has `directories`, the rights of a Redis user `rights`.
 
 mod directories;
+mod rights;
 
 use std::fs;
 use std::process::Output;

@@ -135,7 +135,7 @@ fn a_refusal_is_shown_without_what_controls_a_terminal() {
 #[test]
 fn an_answer_that_breaks_off_is_asked_for_again() {
     let cut = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{\"locks\":";
-    let whole = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{\"locks\":[]}";
+    let whole = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 33\r\n\r\n{\"locks\":[],\"next_page_token\":\"\"}";
     let (url, serving) = serve(vec![Some(cut), Some(whole)]);
     assert_code(&asked(&url, &["ls"]), 0);
     assert_eq!(serving.join().unwrap().len(), 2);

@@ -20,6 +20,8 @@ enum Fault {
     RefusedRenewal(u16),
     /// The first renewal is answered by somebody else, with this status.
     ForeignRenewal(u16),
+    /// A run within the run is answered by somebody else, with this status, when it re-enters.
+    ForeignReentry(u16),
     /// The first grant arrives when its lease is over.
     LateGrant,
     /// Releases are answered by somebody else, with this body.
@@ -38,6 +40,13 @@ async fn front(serving: &Serving, fault: Fault) -> String {
             if let (Fault::RefusedRenewal(status), &Method::PUT) = (fault, &method) {
                 let mut response =
                     Response::new(Body::from("{\"code\":\"x\",\"detail\":\"not yours\"}"));
+                *response.status_mut() = status.try_into().unwrap();
+                return response;
+            }
+            if let (Fault::ForeignReentry(status), &Method::POST) = (fault, &method)
+                && body.windows(10).any(|part| part == b"hold_count")
+            {
+                let mut response = Response::new(Body::from("<html>welcome</html>"));
                 *response.status_mut() = status.try_into().unwrap();
                 return response;
             }
@@ -127,6 +136,28 @@ async fn a_renewal_that_another_server_answers_says_nothing_about_the_lease() {
         assert_code(&output, 0);
         let text = stderr(&output);
         assert!(text.contains(&format!("trying again: {what}")), "{text}");
+    }
+}
+
+/// The command of the outer run shows the lock after a run within it.
+const NESTED: &str = concat!(
+    env!("CARGO_BIN_EXE_leasehold"),
+    " run -n a -- true; code=$?; curl -s $LEASEHOLD_URL/locks/a; exit $code"
+);
+
+#[tokio::test]
+async fn a_nested_run_that_another_server_answers_fails_and_leaves_the_lock_to_the_outer_one() {
+    for fault in [
+        Fault::ForeignRenewal(200),
+        Fault::ForeignRenewal(412),
+        Fault::ForeignReentry(201),
+        Fault::ForeignReentry(423),
+    ] {
+        let arguments = ["a", "--", "sh", "-c", NESTED];
+        let (_serving, output) = output_over(fault, &arguments).await;
+        assert_code(&output, 69);
+        let lock: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(lock["state"], "held", "{output:?}");
     }
 }
 
