@@ -169,9 +169,9 @@ fn run(state: &mut State, now: StoreTime, step: &TimedStep) -> (String, Vec<Row>
         TestStep::Withdraw(rollback) => observed(state.withdraw(now, claim, attempt, rollback)),
         TestStep::Evict => {
             let name = &keys[0].name;
-            let holders = state.begin_eviction(now, name, None);
-            let (mut changed, holders) = (holders.changed.to_vec(), holders.answer);
-            let (observed, rest) = observed(state.evict(now, name, &holders, "stuck", false));
+            let begun = state.begin_eviction(now, name);
+            let (mut changed, (holders, _)) = (begun.changed.to_vec(), begun.answer);
+            let (observed, rest) = observed(state.evict(now, name, &holders, "stuck"));
             changed.extend(rest);
             (observed, changed)
         }

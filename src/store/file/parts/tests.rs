@@ -48,8 +48,8 @@ impl Unwritten {
     fn evict(&mut self, name: &str) {
         let name = lock(name);
         self.step(|state, now| {
-            let claims = state.begin_eviction(now, &name, None).answer;
-            state.evict(now, &name, &claims, "stuck", false);
+            let (claims, _) = state.begin_eviction(now, &name).answer;
+            state.evict(now, &name, &claims, "stuck");
         });
     }
 

@@ -67,13 +67,14 @@ const OPERATIONS: [fn(&mut State, StoreTime, &Claim) -> bool; 8] = [
     },
     |state, now, claim| {
         let key = &KeyedClaim::new(claim).keys[0];
-        let evicted = state.evict(now, &key.name, &[key.claim], "stuck", false);
+        let evicted = state.evict(now, &key.name, &[key.claim], "stuck");
         evicted.answer.is_empty()
     },
     |state, now, claim| {
         state
-            .begin_eviction(now, &claim.names[0], None)
+            .begin_eviction(now, &claim.names[0])
             .answer
+            .0
             .is_empty()
     },
     |state, now, claim| state.inspect(now, &claim.names[0]).answer.state == LockState::Free,
