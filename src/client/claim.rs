@@ -70,15 +70,16 @@ impl ClientClaim {
         self.call(Method::DELETE, fields)
     }
 
-    /// The lease in an answer; `None` if the answer has none, or one of other locks.
+    /// The lease in an answer; `None` if the answer has none, or one of other locks or of another claim.
     #[must_use]
     pub fn lease_in(&self, answer: &ServiceAnswer) -> Option<GrantedLease> {
         let lease = GrantedLease::read(&answer.body)?;
         let grants = GrantedLease::documents(&answer.body).iter();
-        let is_of_claim = grants
-            .map(|grant| grant["name"].as_str())
-            .eq(self.names.iter().map(|name| Some(name.as_str())));
-        is_of_claim.then_some(lease)
+        let granted = grants.map(|grant| (grant["name"].as_str(), grant["token"].as_str()));
+        let token = self.token.expose().to_string();
+        let names = self.names.iter().map(LockName::as_str);
+        let own = names.map(|name| (Some(name), Some(token.as_str())));
+        granted.eq(own).then_some(lease)
     }
 
     /// The lease that an answer says was renewed; `None` if it does not say so. Any server could answer 200.

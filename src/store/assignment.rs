@@ -53,17 +53,19 @@ pub struct PermitUse {
 pub struct MissedEviction {
     /// The claims.
     pub claims: Vec<ClaimDigest>,
-    /// Until when `lock_delay` keeps the lock closed, if one of them held it alone.
-    pub closed_until: Instant,
+    /// When the others had evicted them.
+    pub at: Instant,
+    /// For how long from then on `lock_delay` keeps the lock closed, if one of them held it alone.
+    pub closed_for: Duration,
     /// Why, as the client said it.
     pub reason: String,
 }
 
 impl MissedEviction {
-    /// For how long from now on the lock stays closed.
+    /// How much is left of a time that began with the eviction.
     #[must_use]
-    pub fn closed_for(&self) -> Duration {
-        self.closed_until.saturating_duration_since(Instant::now())
+    pub fn left_of(&self, time: Duration) -> Duration {
+        time.saturating_sub(self.at.elapsed())
     }
 }
 
@@ -94,8 +96,8 @@ pub trait AssignFences: LockStore {
     /// Evicts these claims whatever tokens they have, and refuses them from then on: a grant may arrive after its eviction,
     /// and gets a token of the store then. Nobody else loses the lock, so it does not matter when this arrives.
     ///
-    /// If nobody has the lock afterwards, it stays closed for as long as the other nodes keep it so: they may be too few
-    /// for that without this one.
+    /// What they held stays closed for as long as it does at the other nodes: they may be too few for that without this one.
+    /// So does a lock that nobody has here and that one of the claims held alone.
     async fn evict_missed(
         &self,
         name: &LockName,

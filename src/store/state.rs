@@ -266,18 +266,19 @@ impl State {
         self.step(now, |table| table.evict_some(name, claims, reason, now))
     }
 
-    /// Some claims of an eviction that the store has missed: they are evicted, and refused from now on. If nobody has the
-    /// lock then, it stays closed until `closed_until`, as elsewhere.
+    /// Some claims of an eviction that the store has missed: they are evicted, and refused from now on. What they held stays
+    /// closed as if that had been so long ago; if nobody has the lock then, all of it until `closed_until`.
     pub fn evict_missed(
         &mut self,
         now: StoreTime,
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
+        ago: Duration,
         closed_until: StoreTime,
     ) -> StepResult<'_, ()> {
         self.step(now, |table| {
-            table.evict_missed(name, claims, reason, closed_until, now)
+            table.evict_missed(name, claims, reason, ago, closed_until, now)
         })
     }
 

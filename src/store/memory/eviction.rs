@@ -59,8 +59,9 @@ impl MemoryStore {
         for (number, claims) in missed.claims.chunks(EVICTED_PER_STEP).enumerate() {
             let evict = || {
                 self.step(|state, now| {
-                    let closed_until = now + missed.closed_for();
-                    state.evict_missed(now, name, claims, &missed.reason, closed_until)
+                    let ago = missed.at.elapsed();
+                    let closed_until = now + missed.left_of(missed.closed_for);
+                    state.evict_missed(now, name, claims, &missed.reason, ago, closed_until)
                 })
             };
             if self.evicting_step(number, deadlines, evict).await.is_none() {

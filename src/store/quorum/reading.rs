@@ -184,7 +184,8 @@ impl Core {
         }
         let missed = Arc::new(MissedEviction {
             claims: claims.keys().copied().collect(),
-            closed_until: Instant::now() + closed_for(evicted, claims),
+            at: Instant::now(),
+            closed_for: closed_for(evicted, claims),
             reason: reason.to_owned(),
         });
         let until = Instant::now() + TOMBSTONE_TTL;

@@ -87,7 +87,8 @@ impl Node {
             command.arg(&missed.reason);
             command.arg(self.messages.evictions_channel());
             command.arg(self.messages.channel());
-            command.arg(missed.closed_for().as_millis() as u64);
+            command.arg(missed.at.elapsed().as_millis() as u64);
+            command.arg(missed.left_of(missed.closed_for).as_millis() as u64);
             command.arg(digests.as_slice());
             command
         };

@@ -190,13 +190,14 @@ impl Table {
         evicted
     }
 
-    /// Evicts some claims that were evicted elsewhere before, and refuses them from now on. If nobody has the lock then, and
-    /// nothing keeps it closed, it stays closed until `closed_until`.
+    /// Evicts some claims that were evicted elsewhere so long ago, and refuses them from now on. If nobody has the lock then,
+    /// and nothing keeps it closed, it stays closed until `closed_until`.
     pub(super) fn evict_missed(
         &mut self,
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
+        ago: Duration,
         closed_until: StoreTime,
         now: StoreTime,
     ) {
@@ -204,7 +205,9 @@ impl Table {
         let slot = self.locks.find_or_insert(name);
         let (lock, mut is_evicted) = (&mut self.locks[slot], false);
         for claim in claims {
-            if let Some(record) = lock.end(*claim, now, now, &mut self.effects) {
+            let delay = lock.leases.get(*claim).map(LeaseRecord::lock_delay);
+            let kept = now + delay.unwrap_or_default().saturating_sub(ago);
+            if let Some(record) = lock.end(*claim, kept, now, &mut self.effects) {
                 self.effects.event(EventKind::Evicted, name, &record, now);
                 is_evicted = true;
             }

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 
-use super::retries::{asked, serve};
+use super::retries::{TOKEN, asked, serve};
 use crate::process::leasehold;
 use crate::run::assert_code;
 
@@ -18,7 +18,7 @@ fn answer(status: &str, body: &str) -> &'static str {
 
 fn lease(name: &str, expires_in_ms: &str) -> String {
     format!(
-        "{{\"name\":\"{name}\",\"fencing_token\":7,\"ttl_ms\":30000,\"waited_ms\":0,\"expires_at\":\"x\"{expires_in_ms}}}"
+        "{{\"name\":\"{name}\",\"token\":\"{TOKEN}\",\"fencing_token\":7,\"ttl_ms\":30000,\"waited_ms\":0,\"expires_at\":\"x\"{expires_in_ms}}}"
     )
 }
 
@@ -46,6 +46,7 @@ fn only_a_lease_of_the_lock_that_is_not_over_says_that_it_was_renewed() {
         &lease("a", ",\"expires_in_ms\":0"),
         &lease("b", ",\"expires_in_ms\":30000"),
         &format!("{{\"locks\":[{whole},{whole}]}}"),
+        &whole.replace(TOKEN, "11111111-1111-4111-8111-111111111111"),
     ] {
         assert_unreachable(&["renew", "a"], answer("200 OK", body), BETWEEN);
     }

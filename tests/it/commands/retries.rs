@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use crate::process::leasehold;
 use crate::run::assert_code;
 
-const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
 /// Reads a request and hangs up on the first connections, and gives this answer on the next one, if there is one. The
 /// requests come back.

@@ -221,6 +221,48 @@ async fn an_eviction_that_was_left_unfinished_ends_what_a_silent_node_has() {
     }
 }
 
+/// What those have kept closed who shared the lock stays so at the node that follows.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_was_left_unfinished_keeps_closed_what_was_shared() {
+    let [first, second, _] = processes();
+    let old = Claim {
+        lock_delay: Some(LONG),
+        ..in_mode(&claim(), permits(1, 1))
+    };
+    first.fixture.granted(&old).await;
+    first.settled().await;
+    let at_node = &first.nodes[1].store;
+    let released = at_node.release(&old.names, old.token, None, deadline());
+    released.await.expect("the node answers");
+    first.without(&[2]);
+    let unfinished = first.quorum.evict(lock_of(&old), "stuck", deadlines());
+    assert!(!unfinished.await.expect("a majority answers").is_complete);
+    first.without(&[]);
+    eventually("the node has evicted it", async || {
+        first.held_at(&old).await.is_empty().then_some(())
+    })
+    .await;
+    let new = in_mode(&rival(&old), permits(1, 1));
+    assert!(!has_granted(second.acquire(&new).await));
+    sleep(LONG).await;
+    assert!(has_granted(second.acquire(&new).await));
+}
+
+/// All nodes answer: nobody has held the lock.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_of_what_one_node_alone_has_is_complete_and_closes_no_other_node() {
+    let [first, second, _] = processes();
+    let rest = Claim {
+        lock_delay: Some(LONG),
+        ..claim()
+    };
+    first.leave_at(0, &rest).await;
+    let evicting = first.quorum.evict(lock_of(&rest), "stuck", deadlines());
+    let evicted = evicting.await.expect("the nodes answer");
+    assert!(evicted.is_complete);
+    assert!(has_granted(second.acquire(&rival(&rest)).await));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_eviction_of_more_holders_than_it_lists_reaches_a_node_that_was_away() {
     let [first, second, _] = processes();

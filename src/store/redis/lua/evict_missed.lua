@@ -1,11 +1,11 @@
 -- Evicts claims that other nodes of a quorum have evicted before, and refuses them from now on.
 -- KEYS: lock_key
--- ARGV: request, not_after, reason, evictions, channel, closed_for_ms, claims
+-- ARGV: request, not_after, reason, evictions, channel, evicted_ms_ago, closed_for_ms, claims
 -- Returns: request, now_ms, how many were evicted; or request and now_us alone if it came too late, and nothing was done
 -- include: clock reservation
 local lock_key = KEYS[1]
-local request, not_after, reason, evictions, channel, closed_for_ms, claims =
-    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local request, not_after, reason, evictions, channel, evicted_ms_ago, closed_for_ms, claims =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 if now_us > tonumber(not_after) then
     return { request, now_us }
@@ -28,7 +28,8 @@ for first = 1, #claims, 16 do
     if lease then
         evicted = evicted + 1
         publish_event(channel, lease.until_ms > now_ms and 'evicted' or 'expired', lock, lease)
-        end_lease(lock, lease, 0)
+        local delay_ms = lease.options.lock_delay_ms or 0
+        end_lease(lock, lease, now_ms + delay_ms - tonumber(evicted_ms_ago))
     end
     -- A grant of the claim may arrive later.
     call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)

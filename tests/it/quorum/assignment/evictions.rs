@@ -9,17 +9,21 @@ use leasehold::store::state::ClaimKeys;
 use tokio::time::Instant;
 
 use super::NodeFixture;
-use crate::support::fixture::{LONG, READ, claim, deadlines, in_mode, lock_of, reader, rival};
+use crate::support::fixture::{
+    LONG, READ, claim, deadlines, in_mode, lock_of, permits, reader, rival,
+};
 
 fn digest(claim: &Claim) -> ClaimDigest {
     ClaimKeys::of(&claim.names, claim.token)[0].claim
 }
 
-/// Tells the node of the eviction of these claims, after which the others keep the lock closed for so long.
-async fn evicted_later(node: &NodeFixture, claims: &[&Claim], closed_for: Duration) {
+/// Tells the node of the eviction of these claims so long ago, since when the others keep the lock closed for as long as the
+/// first one wanted.
+async fn evicted_later(node: &NodeFixture, claims: &[&Claim], ago: Duration) {
     let missed = MissedEviction {
         claims: claims.iter().map(|claim| digest(claim)).collect(),
-        closed_until: Instant::now() + closed_for,
+        at: Instant::now().checked_sub(ago).expect("a moment ago"),
+        closed_for: claims[0].lock_delay.unwrap_or_default(),
         reason: "stuck".to_owned(),
     };
     let evicting = node
@@ -56,7 +60,7 @@ pub(super) async fn a_missed_eviction_ends_its_claim_whatever_its_token_and_no_o
         is_refused_as_evicted(node, &old).await;
         let new = in_mode(&rival(&old), mode);
         let fence = node.fixture.granted(&new).await.holder.fence;
-        evicted_later(node, &[&old], LONG).await;
+        evicted_later(node, &[&old], Duration::ZERO).await;
         assert_eq!(node.fixture.holder(lock_of(&old)).await.fence, fence);
         node.fixture.freed(&new).await;
         node.fixture
@@ -116,26 +120,26 @@ pub(super) async fn a_claim_whose_eviction_was_missed_is_granted_nothing_later(n
     }
 }
 
-/// Its own `lock_delay` would begin later than that of the others.
+/// Its own `lock_delay` would begin later than that of the others. One who shares the lock keeps closed what it took.
 pub(super) async fn a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others(
     node: &NodeFixture,
 ) {
-    for has_it in [true, false] {
-        for closed_for in [Duration::ZERO, LONG / 2] {
+    let (alone, shared) = (Mode::Exclusive, permits(1, 1));
+    for (mode, has_it) in [(alone, true), (alone, false), (shared, true)] {
+        for ago in [Duration::ZERO, LONG / 2, LONG] {
             let old = Claim {
                 lock_delay: Some(LONG),
-                ..claim()
+                ..in_mode(&claim(), mode)
             };
             if has_it {
                 node.fixture.granted(&old).await;
             }
-            evicted_later(node, &[&old], closed_for).await;
-            if closed_for.is_zero() {
-                node.fixture.granted(&rival(&old)).await;
+            evicted_later(node, &[&old], ago).await;
+            if ago == LONG {
+                node.fixture.granted(&in_mode(&rival(&old), mode)).await;
             } else {
-                let left = free_in(node, &old).await;
-                assert!(left <= closed_for, "{left:?}");
-                assert!(left > closed_for / 2, "{left:?}");
+                let (left, until) = (free_in(node, &old).await, LONG - ago);
+                assert!(left <= until && left > until / 2, "{left:?} of {until:?}");
             }
         }
     }
