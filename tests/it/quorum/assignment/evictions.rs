@@ -23,7 +23,10 @@ async fn evicted_later(node: &NodeFixture, claims: &[&Claim], ago: Duration) {
     let missed = MissedEviction {
         claims: claims.iter().map(|claim| digest(claim)).collect(),
         at: Instant::now().checked_sub(ago).expect("a moment ago"),
-        closed_for: claims[0].lock_delay.unwrap_or_default(),
+        closed_for: match claims[0].mode {
+            Mode::Exclusive => claims[0].lock_delay.unwrap_or_default(),
+            Mode::Shared(_) => Duration::ZERO,
+        },
         reason: "stuck".to_owned(),
     };
     let evicting = node
