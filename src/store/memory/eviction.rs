@@ -12,6 +12,7 @@ use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 const EVICTED_PER_STEP: usize = 64;
 
 impl MemoryStore {
+    /// Evicts all holders.
     pub(super) async fn evict_holders(
         &self,
         name: &LockName,

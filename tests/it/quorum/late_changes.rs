@@ -176,6 +176,15 @@ async fn an_eviction_of_a_rest_ends_no_claim_at_a_node_that_was_away() {
     assert_eq!(second.held_at(&new).await, [1, 2]);
 }
 
+/// Has a claim granted, and its lease ended at the second node, which does not take it back.
+async fn granted_and_gone_from_a_node(process: &Process, claim: &Claim) {
+    process.fixture.granted(claim).await;
+    process.settled().await;
+    let at_node = &process.nodes[1].store;
+    let released = at_node.release(&claim.names, claim.token, None, deadline());
+    released.await.expect("the node answers");
+}
+
 /// A node lacks the lease, and another one that has it is silent: the eviction is left unfinished, and goes on.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_that_was_left_unfinished_ends_what_a_silent_node_has() {
@@ -185,11 +194,7 @@ async fn an_eviction_that_was_left_unfinished_ends_what_a_silent_node_has() {
             lock_delay,
             ..claim()
         };
-        first.fixture.granted(&old).await;
-        first.settled().await;
-        let at_node = &first.nodes[1].store;
-        let released = at_node.release(&old.names, old.token, None, deadline());
-        released.await.expect("the node answers");
+        granted_and_gone_from_a_node(&first, &old).await;
         first.without(&[2]);
         let evict = || first.quorum.evict(lock_of(&old), "stuck", deadlines());
         let unfinished = evict().await.expect("a majority answers");
@@ -229,11 +234,7 @@ async fn an_eviction_that_was_left_unfinished_keeps_closed_what_was_shared() {
         lock_delay: Some(LONG),
         ..in_mode(&claim(), permits(1, 1))
     };
-    first.fixture.granted(&old).await;
-    first.settled().await;
-    let at_node = &first.nodes[1].store;
-    let released = at_node.release(&old.names, old.token, None, deadline());
-    released.await.expect("the node answers");
+    granted_and_gone_from_a_node(&first, &old).await;
     first.without(&[2]);
     let unfinished = first.quorum.evict(lock_of(&old), "stuck", deadlines());
     assert!(!unfinished.await.expect("a majority answers").is_complete);
