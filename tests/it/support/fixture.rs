@@ -11,8 +11,8 @@ mod on_sentinels;
 mod operations;
 mod waiter;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold::config::RedisConfig;
@@ -58,6 +58,9 @@ const ROUNDING: Duration = Duration::from_millis(1);
 
 /// The timeout of one operation.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How often a process checks its Redis: as often as a service does by default.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// The number of databases of the shared Redis: one for each fixture.
 const DATABASES: u16 = 2_500;
@@ -137,6 +140,16 @@ fn config_for(replicas: usize) -> RedisConfig {
     }
 }
 
+/// Checks a store as long as it is used, as a service does. Without checks, the process would stop using its connections
+/// every five seconds, and what it is reporting at that moment would have an unknown outcome.
+async fn check_while_used(store: Weak<dyn LockStore>) {
+    loop {
+        tokio::time::sleep(CHECK_EVERY).await;
+        let Some(store) = store.upgrade() else { return };
+        store.refresh_health().await;
+    }
+}
+
 impl Fixture {
     /// A fresh store in a directory of its own. The runtime's clock must be stopped.
     pub(crate) async fn file() -> Self {
@@ -206,6 +219,9 @@ impl Fixture {
     pub(crate) fn on(store: Arc<dyn LockStore>, redis: Option<FixtureRedis>) -> Self {
         let listener = Arc::new(RecordingListener::default());
         store.set_listener(Arc::clone(&listener) as _);
+        if redis.is_some() {
+            tokio::spawn(check_while_used(Arc::downgrade(&store)));
+        }
         Self {
             store,
             listener,
