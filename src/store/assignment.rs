@@ -61,14 +61,6 @@ pub struct MissedEviction {
     pub reason: String,
 }
 
-impl MissedEviction {
-    /// How much is left of a time that began with the eviction.
-    #[must_use]
-    pub fn left_of(&self, time: Duration) -> Duration {
-        time.saturating_sub(self.at.elapsed())
-    }
-}
-
 /// A store that can be a node of a quorum.
 #[async_trait]
 pub trait AssignFences: LockStore {

@@ -9,6 +9,7 @@ mod acquire;
 mod assign;
 mod bytes;
 mod claim;
+mod cooldowns;
 mod effects;
 mod lease;
 mod leases;
@@ -267,7 +268,7 @@ impl State {
     }
 
     /// Some claims of an eviction that the store has missed: they are evicted, and refused from now on. What they held stays
-    /// closed as if that had been so long ago; if nobody has the lock then, all of it until `closed_until`.
+    /// closed as if that had been so long ago; if nobody has the lock then, all of it until `closed_for` after that.
     pub fn evict_missed(
         &mut self,
         now: StoreTime,
@@ -275,10 +276,10 @@ impl State {
         claims: &[ClaimDigest],
         reason: &str,
         ago: Duration,
-        closed_until: StoreTime,
+        closed_for: Duration,
     ) -> StepResult<'_, ()> {
         self.step(now, |table| {
-            table.evict_missed(name, claims, reason, ago, closed_until, now)
+            table.evict_missed(name, claims, reason, ago, closed_for, now)
         })
     }
 

@@ -60,9 +60,8 @@ impl MemoryStore {
         for (number, claims) in missed.claims.chunks(EVICTED_PER_STEP).enumerate() {
             let evict = || {
                 self.step(|state, now| {
-                    let ago = missed.at.elapsed();
-                    let closed_until = now + missed.left_of(missed.closed_for);
-                    state.evict_missed(now, name, claims, &missed.reason, ago, closed_until)
+                    let (reason, ago) = (&missed.reason, missed.at.elapsed());
+                    state.evict_missed(now, name, claims, reason, ago, missed.closed_for)
                 })
             };
             if self.evicting_step(number, deadlines, evict).await.is_none() {

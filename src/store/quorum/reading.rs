@@ -153,46 +153,40 @@ impl Core {
             .until_also(rest_max, deadlines.end, is_decided)
             .await;
         let claims = may_have_held(&evicted);
+        let missed = MissedEviction {
+            claims: claims.keys().copied().collect(),
+            at: Instant::now(),
+            closed_for: closed_for(&evicted, &claims),
+            reason: reason.to_owned(),
+        };
         if evicted.has_majority() {
-            self.follow_eviction(name, reason, &evicted, &claims);
+            self.follow_eviction(name, &evicted, &missed);
         }
         let majority = self.nodes.majority();
         let is_complete = is_decided(&evicted) && claims.values().all(|count| *count >= majority);
-        let closed_for = closed_for(&evicted, &claims);
         let evicted = evicted.of_majority(Effect::MayBeDone)?;
         let needed = merge::needed(self.nodes.all().len(), evicted.len());
         let holders: Vec<_> = evicted.iter().map(|evicted| &evicted.holders).collect();
         Ok(Evicted {
             holders: merge::evicted(self.drift, needed, &holders),
-            claims: claims.into_keys().collect(),
-            closed_for,
+            claims: missed.claims,
+            closed_for: missed.closed_for,
             is_complete,
         })
     }
 
     /// Has the nodes that have not evicted all of these claims do so, for as long as the others refuse those. Else the next
     /// holder would have to do without such a node, for as long as that lease would have lasted.
-    fn follow_eviction(
-        &self,
-        name: &LockName,
-        reason: &str,
-        evicted: &ByNode<Evicted>,
-        claims: &BTreeMap<ClaimDigest, usize>,
-    ) {
-        if claims.is_empty() {
+    fn follow_eviction(&self, name: &LockName, evicted: &ByNode<Evicted>, missed: &MissedEviction) {
+        if missed.claims.is_empty() {
             return;
         }
-        let missed = Arc::new(MissedEviction {
-            claims: claims.keys().copied().collect(),
-            at: Instant::now(),
-            closed_for: closed_for(evicted, claims),
-            reason: reason.to_owned(),
-        });
-        let until = Instant::now() + TOMBSTONE_TTL;
+        let missed = Arc::new(missed.clone());
+        let until = missed.at + TOMBSTONE_TTL;
         for (index, answer) in evicted.0.iter().enumerate() {
             let has_all = |evicted: &Evicted| {
                 let of_node: BTreeSet<_> = evicted.claims.iter().collect();
-                claims.keys().all(|claim| of_node.contains(claim))
+                (missed.claims.iter()).all(|claim| of_node.contains(claim))
             };
             if matches!(answer, Some(Ok(evicted)) if has_all(evicted)) {
                 continue;

@@ -88,7 +88,7 @@ impl Node {
             command.arg(self.messages.evictions_channel());
             command.arg(self.messages.channel());
             command.arg(missed.at.elapsed().as_millis() as u64);
-            command.arg(missed.left_of(missed.closed_for).as_millis() as u64);
+            command.arg(missed.closed_for.as_millis() as u64);
             command.arg(digests.as_slice());
             command
         };

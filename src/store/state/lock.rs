@@ -1,11 +1,11 @@
 //! One lock's entry: its leases, its cool-downs and its queue. Other locks are not known here.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::StoreTime;
+use super::cooldowns::Cooldowns;
 use super::effects::Effects;
-use super::lease::{LeaseRecord, permits};
+use super::lease::LeaseRecord;
 use super::leases::Leases;
 use super::wait_queue::WaitQueue;
 #[cfg(test)]
@@ -32,10 +32,7 @@ pub(super) struct Lock {
 /// What is left of ended leases, and the queue.
 #[derive(Default)]
 struct Details {
-    /// What ended leases keep taken, and until when.
-    cooldowns: BTreeMap<(StoreTime, Fence), Mode>,
-    /// How many permits the cool-downs take together.
-    cooling_permits: u64,
+    cooldowns: Cooldowns,
     last_expired: Option<LastExpired>,
     queue: Option<Box<WaitQueue>>,
 }
@@ -108,14 +105,14 @@ impl Lock {
 
     /// The mode of all leases and cool-downs; they never differ.
     fn mode(&self) -> Option<Mode> {
-        let cooling = || self.details.as_ref()?.cooldowns.values().next().copied();
+        let cooling = || self.details.as_ref()?.cooldowns.mode();
         self.leases.mode().or_else(cooling)
     }
 
     /// How many permits the leases and cool-downs take together.
     fn taken(&self) -> u64 {
         let details = self.details.as_ref();
-        self.leases.permits() + details.map_or(0, |details| details.cooling_permits)
+        self.leases.permits() + details.map_or(0, |details| details.cooldowns.permits())
     }
 
     /// Whether no waiter precedes a claim with this sequence number, or a claim that has none.
@@ -127,7 +124,7 @@ impl Lock {
     pub(super) fn next_change_at(&self) -> Option<StoreTime> {
         let held = self.leases.first().map(|record| record.until);
         let details = self.details.as_ref();
-        let kept = details.and_then(|details| Some(details.cooldowns.first_key_value()?.0.0));
+        let kept = details.and_then(|details| details.cooldowns.first_end());
         held.into_iter().chain(kept).min()
     }
 
@@ -171,30 +168,40 @@ impl Lock {
     /// Frees at once what an ended lease keeps taken until `kept`.
     pub(super) fn end_cooldown(&mut self, kept: StoreTime, fence: Fence, effects: &mut Effects) {
         if let Some(details) = self.details.as_deref_mut()
-            && let Some(mode) = details.cooldowns.remove(&(kept, fence))
+            && details.cooldowns.remove(kept, fence).is_some()
         {
-            details.cooling_permits -= permits(mode);
             effects.cooldown_changed(&self.name, kept, fence);
         }
     }
 
     /// What an ended lease keeps taken until this time.
     pub(super) fn cooldown(&self, until: StoreTime, fence: Fence) -> Option<Mode> {
-        let cooldowns = &self.details.as_ref()?.cooldowns;
-        cooldowns.get(&(until, fence)).copied()
+        self.details.as_ref()?.cooldowns.get(until, fence)
     }
 
     /// What ended leases keep taken, by their fencing tokens.
     pub(super) fn cooldowns(&self) -> impl Iterator<Item = (Fence, Mode)> {
-        let cooldowns = self.details.iter().flat_map(|details| &details.cooldowns);
-        cooldowns.map(|((_, fence), mode)| (*fence, *mode))
+        let details = self.details.iter();
+        let cooldowns = details.flat_map(|details| details.cooldowns.iter());
+        cooldowns.map(|(_, fence, mode)| (fence, mode))
     }
 
     /// Adds a cool-down, which the caller keeps or has loaded.
     pub(super) fn add_cooldown(&mut self, until: StoreTime, fence: Fence, mode: Mode) {
         let details = self.details.get_or_insert_default();
-        details.cooldowns.insert((until, fence), mode);
-        details.cooling_permits += permits(mode);
+        details.cooldowns.insert(until, fence, mode);
+    }
+
+    /// Keeps the lock closed until then at least, if nobody has it and no cool-down of a share keeps a part of it taken.
+    pub(super) fn keep_closed(&mut self, until: StoreTime, now: StoreTime, effects: &mut Effects) {
+        let is_shared = matches!(self.mode(), Some(Mode::Shared(_)));
+        let details = self.details.as_ref();
+        let closed_until = details.and_then(|details| details.cooldowns.last_end());
+        if self.leases.is_empty() && !is_shared && until > closed_until.unwrap_or(now) {
+            let no_lease = Fence::new(0).expect("it is not too large");
+            self.add_cooldown(until, no_lease, Mode::Exclusive);
+            effects.cooldown_changed(&self.name, until, no_lease);
+        }
     }
 
     pub(super) fn last_expired(&self) -> Option<&LastExpired> {
@@ -276,11 +283,8 @@ impl Lock {
             return;
         };
         while *left > 0
-            && let Some(entry) = details.cooldowns.first_entry()
-            && entry.key().0 <= now
+            && let Some((until, fence)) = details.cooldowns.remove_ended(now)
         {
-            let ((until, fence), mode) = entry.remove_entry();
-            details.cooling_permits -= permits(mode);
             effects.cooldown_changed(&self.name, until, fence);
             *left -= 1;
         }
@@ -352,8 +356,8 @@ impl Lock {
         });
         let mut rows: Vec<_> = leases.collect();
         if let Some(details) = self.details.as_deref() {
-            rows.extend(details.cooldowns.iter().map(|((until, fence), mode)| {
-                let row = Row::Cooldown(self.name.clone(), *until, *fence);
+            rows.extend(details.cooldowns.iter().map(|(until, fence, mode)| {
+                let row = Row::Cooldown(self.name.clone(), until, fence);
                 (row, format!("{until:?} {mode:?}"))
             }));
             let expired = details.last_expired.iter();
@@ -374,8 +378,8 @@ impl Lock {
             return LockState::Held(self.leases.listed(room, now));
         }
         let details = self.details.as_ref();
-        match details.and_then(|details| details.cooldowns.last_key_value()) {
-            Some(((until, _), _)) => LockState::Cooling {
+        match details.and_then(|details| details.cooldowns.last_end()) {
+            Some(until) => LockState::Cooling {
                 free_in: until.since(now),
             },
             None => LockState::Free,

@@ -12,7 +12,7 @@ use super::table::{ExpiryBacklog, Table};
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Attempt, ClaimDigest, EventKind, Fence, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
+    Attempt, ClaimDigest, EventKind, Holder, LockName, Mismatch, Mode, NotHeld, NotHolder,
     Released, RenewOptions, Renewal, Renewed, Rollback, StepBack,
 };
 
@@ -191,14 +191,14 @@ impl Table {
     }
 
     /// Evicts some claims that were evicted elsewhere so long ago, and refuses them from now on. If nobody has the lock then,
-    /// and nothing keeps it closed, it stays closed until `closed_until`.
+    /// it stays closed until `closed_for` after that eviction.
     pub(super) fn evict_missed(
         &mut self,
         name: &LockName,
         claims: &[ClaimDigest],
         reason: &str,
         ago: Duration,
-        closed_until: StoreTime,
+        closed_for: Duration,
         now: StoreTime,
     ) {
         self.find(name, now);
@@ -214,11 +214,8 @@ impl Table {
             self.tombstones
                 .remember(*claim, evicted_for(reason), now, &mut self.effects);
         }
-        if closed_until > now && lock.next_change_at().is_none() {
-            let no_lease = Fence::new(0).expect("it is not too large");
-            lock.add_cooldown(closed_until, no_lease, Mode::Exclusive);
-            self.effects.cooldown_changed(name, closed_until, no_lease);
-        }
+        let closed_until = now + closed_for.saturating_sub(ago);
+        lock.keep_closed(closed_until, now, &mut self.effects);
         if is_evicted {
             self.effects.evicted(name);
         }

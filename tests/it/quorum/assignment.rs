@@ -19,6 +19,7 @@ use crate::support::stores;
 use evictions::{
     a_claim_whose_eviction_was_missed_is_granted_nothing_later,
     a_missed_eviction_ends_its_claim_whatever_its_token_and_no_other,
+    a_missed_eviction_keeps_closed_for_longer_what_is_closed_already,
     a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others,
     an_eviction_names_all_of_its_claims_and_how_long_it_closes_the_lock,
     of_many_that_share_a_lock_a_missed_eviction_ends_its_claims,
@@ -110,6 +111,7 @@ on_every_node! {
     of_many_that_share_a_lock_a_missed_eviction_ends_its_claims
     an_eviction_names_all_of_its_claims_and_how_long_it_closes_the_lock
     a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others
+    a_missed_eviction_keeps_closed_for_longer_what_is_closed_already
 }
 
 /// A larger token for a lease.

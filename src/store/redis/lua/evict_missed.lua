@@ -12,7 +12,7 @@ if now_us > tonumber(not_after) then
 end
 
 local lock, evicted = read(lock_key), 0
-local open_ms = now_ms + tonumber(closed_for_ms)
+local open_ms = now_ms + tonumber(closed_for_ms) - tonumber(evicted_ms_ago)
 
 -- The lease of a claim, which may have expired.
 local function lease_here(claim)

@@ -147,3 +147,22 @@ pub(super) async fn a_missed_eviction_keeps_the_lock_closed_as_long_as_the_other
         }
     }
 }
+
+/// The others may have granted the claim while this node still kept the lock closed for the holder before.
+pub(super) async fn a_missed_eviction_keeps_closed_for_longer_what_is_closed_already(
+    node: &NodeFixture,
+) {
+    let before = Claim {
+        min_hold: Some(LONG / 2),
+        ..claim()
+    };
+    node.fixture.granted(&before).await;
+    node.fixture.freed(&before).await;
+    let old = Claim {
+        lock_delay: Some(LONG),
+        ..rival(&before)
+    };
+    evicted_later(node, &[&old], Duration::ZERO).await;
+    let left = free_in(node, &old).await;
+    assert!(left > LONG / 2 && left <= LONG, "{left:?}");
+}
