@@ -94,19 +94,24 @@ fn is_ahead_by(expected: Duration, offset_ms: Option<i64>) -> bool {
     offset_ms.is_some_and(|offset| (offset - millis(expected)).abs() < millis(STEP) / 2)
 }
 
-/// Waits until this process has noticed the failure of a node.
-async fn notices(replica: &Replica, held: &Claim, number: usize, failure: Failure) {
-    eventually("the failure is noticed", async || {
+/// Renews a lease until this process shows that of a node.
+async fn shows(replica: &Replica, held: &Claim, number: usize, that: impl Fn(NodeHealth) -> bool) {
+    eventually("it is noticed", async || {
         keep(replica, held).await;
         let node = replica.service.store_health().nodes.swap_remove(number);
-        let is_noticed = match failure {
-            Failure::ClockAhead => is_ahead_by(AHEAD + STEP, node.clock_offset_ms),
-            Failure::ClockBehind => is_ahead_by(AHEAD - STEP, node.clock_offset_ms),
-            Failure::Killed | Failure::Paused | Failure::Cut | Failure::Wiped => !node.votes,
-        };
-        is_noticed.then_some(())
+        that(node).then_some(())
     })
     .await;
+}
+
+/// Waits until this process has noticed the failure of a node.
+async fn notices(replica: &Replica, held: &Claim, number: usize, failure: Failure) {
+    let is_noticed = |node: NodeHealth| match failure {
+        Failure::ClockAhead => is_ahead_by(AHEAD + STEP, node.clock_offset_ms),
+        Failure::ClockBehind => is_ahead_by(AHEAD - STEP, node.clock_offset_ms),
+        Failure::Killed | Failure::Paused | Failure::Cut | Failure::Wiped => !node.votes,
+    };
+    shows(replica, held, number, is_noticed).await;
 }
 
 /// Renews a lease while something else takes its time: a grant may have to wait until nodes vote again, for longer than the
@@ -155,8 +160,11 @@ async fn survives(failures: &[(usize, Failure)], nodes: &mut Nodes, replica: &Re
     }
     for (number, failure) in failures {
         nodes.mend(*number, *failure).await;
+        if *failure == Failure::ClockBehind {
+            // Set forward, it has ended leases early. The node shows the new time a moment before it loses its vote.
+            shows(replica, &held, *number, |node| !node.votes).await;
+        }
     }
-    // A clock that was set again takes the vote away only when that is noticed.
     eventually("all nodes vote", async || {
         keep(replica, &held).await;
         let mut nodes = replica.service.store_health().nodes.into_iter();
