@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::{assert_found, doctor, findings};
 use crate::run::assert_code;
+use crate::support::cluster::RedisCluster;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
 /// The commands that the scripts call, and those that run them and deliver messages.
@@ -56,10 +57,33 @@ async fn a_right_to_any_command_that_is_missing_is_found() {
     assert!(unnoticed.is_empty(), "{unnoticed:?}");
 }
 
+/// Claims are granted in the shortest way only while nobody wants events. In a cluster, only a check after this process has
+/// subscribed shows that nobody does.
+#[tokio::test]
+async fn a_right_that_only_the_shortest_grant_needs_is_found_in_a_cluster() {
+    let cluster = RedisCluster::start(3, RedisOptions::default()).await;
+    let store = format!("redis+cluster://few:pass@{}", cluster.nodes[0].address());
+    for (lacking, topic, status, text) in [
+        (None, "rights", "ok", "in each part of the cluster"),
+        (Some("getset"), "store", "error", "lacks a right"),
+    ] {
+        for node in &cluster.nodes {
+            user_without(node, lacking).await;
+        }
+        let examined = doctor(&["--store", &store], &[]);
+        assert_found(&examined, topic, status, text);
+    }
+}
+
 /// The script that enqueues a claim stops before it gives the queue a TTL.
 #[tokio::test]
 async fn a_trial_that_is_refused_leaves_no_queue_behind() {
     let server = RedisServer::start(RedisOptions::default()).await;
+    // It announces its TTL, which would be refused before anybody waits.
+    assert_code(
+        &doctor(&["--store", &user_without(&server, None).await], &[]),
+        0,
+    );
     let store = user_without(&server, Some("pexpire")).await;
     let examined = doctor(&["--store", &store], &[]);
     assert_found(&examined, "store", "error", "lacks a right");
