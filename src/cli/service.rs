@@ -90,6 +90,9 @@ impl ClientError {
             StatusCode::UNAUTHORIZED => Self::Misconfigured(format!(
                 "{text}; set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} to a key of the service, or give --api-key-file"
             )),
+            _ if answer.status.is_success() => {
+                Self::Unreachable(format!("{url}: {}", answer.problem()))
+            }
             _ if !answer.is_refusal() => Self::Unreachable(format!("{text}; {IS_IT_THE_URL}")),
             StatusCode::LOCKED => Self::Busy(text),
             StatusCode::PRECONDITION_FAILED => Self::Lost(text),

@@ -104,7 +104,7 @@ impl ServiceAnswer {
     pub(crate) fn problem(&self) -> String {
         match self.status.is_success() {
             true => format!(
-                "{} is not how the service answers; is there another server between?",
+                "{} is not how the service answers; is this the URL of a Leasehold service, and is no other server between?",
                 self.status
             ),
             false => self.detail(),

@@ -30,8 +30,7 @@ use super::transport::{Endpoint, Transport};
 use crate::config::ClusterAddress;
 use crate::store::Fault;
 use sockets::NodeSockets;
-use topology::NodeLine;
-pub(super) use topology::{ClusterView, Topology};
+pub(super) use topology::{ClusterView, NodeLine, Topology};
 
 /// How long a node may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);

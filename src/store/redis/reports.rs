@@ -219,7 +219,9 @@ impl Node {
         self.confirm(generation, deadline).await?;
         // Processes that noticed a loss since may have learned this TTL too late, and do not wait that long.
         if generation != self.recovery.generation() {
-            return Err(may_be_lost());
+            let detail = "the connections are not used any more: since the lease was granted, the store may have become \
+                 another one, or may have lost data";
+            return Err(StoreError::unknown(Fault::Io, detail));
         }
         Ok(())
     }

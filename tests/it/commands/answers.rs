@@ -7,8 +7,8 @@ use super::retries::{TOKEN, asked, serve};
 use crate::process::leasehold;
 use crate::run::assert_code;
 
-const BETWEEN: &str = "is not how the service answers; is there another server between?";
-const WRONG_URL: &str = "is this the URL of a Leasehold service?";
+const BETWEEN: &str = "and is no other server between?";
+const WRONG_URL: &str = "is this the URL of a Leasehold service";
 const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
 const HTML: &str = "<html>welcome</html>";
 
@@ -106,7 +106,7 @@ fn a_list_ends_with_an_answer_that_is_not_its_next_page() {
 /// The requests that the server got, the last of which may be missing.
 fn requests(url: &str, serving: JoinHandle<Vec<String>>) -> Vec<String> {
     // Instead of the missing one, so that the server ends.
-    let _instead = TcpStream::connect(url.trim_start_matches("http://"));
+    drop(TcpStream::connect(url.trim_start_matches("http://")));
     serving.join().unwrap()
 }
 
@@ -136,6 +136,7 @@ fn a_claim_that_another_server_answers_is_released_also_if_it_does_not_wait() {
             assert_code(&ended, 69);
             let text = String::from_utf8(ended.stderr).unwrap();
             assert!(text.contains(WRONG_URL), "{text}");
+            assert_eq!(text.contains(BETWEEN), answer.starts_with("HTTP/1.1 2"));
             let requests = requests(&url, serving);
             assert!(requests[0].starts_with("POST /locks/a "), "{requests:?}");
             assert!(requests[1].starts_with("DELETE /locks/a "), "{requests:?}");

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Claim, LockName};
-use leasehold::store::{Deadlines, ListQuery, LockStore};
+use leasehold::domain::{Claim, Listing, LockName};
+use leasehold::store::{Deadlines, Fault, ListQuery, LockStore, StoreError};
 use tokio::time::sleep;
 
 use super::cluster_moves::{NO_CHECKS, deadline, granted, store};
 use super::lasting;
 use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
 use crate::support::fixture::{claim, lock_of};
 use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::{eventually, stores};
 
 #[tokio::test]
 async fn a_listing_waits_for_a_slot_that_moves_and_has_its_locks_once() {
@@ -50,6 +50,29 @@ async fn a_listing_does_not_wait_for_a_slot_that_its_owner_does_not_move() {
     assert_eq!(listed(&store).await, all_names(&held));
 }
 
+/// Without its answer nobody knows whether it gives slots away, but nothing says that it does.
+#[tokio::test]
+async fn a_listing_says_why_a_primary_does_not_answer() {
+    let cluster = RedisCluster::start(3, RedisOptions::forgetful()).await;
+    let store = stores::cluster_store(&cluster.address(), &stores::redis_config()).await;
+    let store = store.expect("the store opens");
+    let full = &cluster.nodes[1];
+    let client = redis::Client::open(format!("redis://{}", full.address())).expect("an address");
+    let control = client.get_multiplexed_async_connection().await;
+    let limit = ["CONFIG", "SET", "maxclients", "1"];
+    let limiting = redis::cmd(limit[0]).arg(&limit[1..]).to_owned();
+    let limited = limiting
+        .exec_async(&mut control.expect("there is room"))
+        .await;
+    limited.expect("Redis takes the limit");
+    let refused = eventually("the listing is refused", async || {
+        store.refresh_health().await;
+        list(&store).await.err()
+    })
+    .await;
+    assert_eq!(refused.fault(), Fault::Io, "{refused:?}");
+}
+
 /// The connections of some parts still lead to where their slots were.
 #[tokio::test]
 async fn a_listing_has_all_locks_when_no_request_has_noticed_that_slots_have_moved() {
@@ -79,6 +102,13 @@ async fn many_held(store: &Arc<dyn LockStore>) -> Vec<Claim> {
 }
 
 async fn listed(store: &Arc<dyn LockStore>) -> Vec<LockName> {
+    let listed = list(store)
+        .await
+        .expect("it waits until the slot has moved");
+    listed.locks.into_iter().map(|lock| lock.name).collect()
+}
+
+async fn list(store: &Arc<dyn LockStore>) -> Result<Listing, StoreError> {
     let query = ListQuery {
         prefix: String::new(),
         within: None,
@@ -90,9 +120,7 @@ async fn listed(store: &Arc<dyn LockStore>) -> Vec<LockName> {
         step: Duration::from_secs(10),
         end: deadline(),
     };
-    let listed = store.list(&query, deadlines).await;
-    let listed = listed.expect("it waits until the slot has moved");
-    listed.locks.into_iter().map(|lock| lock.name).collect()
+    store.list(&query, deadlines).await
 }
 
 fn all_names(held: &[Claim]) -> Vec<LockName> {

@@ -73,11 +73,22 @@ impl Topology {
 
     /// Whether no owner gives a slot away, as every healthy primary has said.
     pub(in crate::store::redis) fn is_settled(&self) -> bool {
+        self.silent_primary().is_none() && self.leaving().next().is_none()
+    }
+
+    /// A healthy primary that has not answered.
+    pub(in crate::store::redis) fn silent_primary(&self) -> Option<&NodeLine> {
         let mut primaries = self
             .nodes
             .values()
             .filter(|it| it.is_primary && it.is_healthy);
-        primaries.all(|node| self.answered.contains(&node.id)) && self.leaving().next().is_none()
+        primaries.find(|node| !self.answered.contains(&node.id))
+    }
+
+    /// The first partition of a node; none if it has none.
+    pub(in crate::store::redis) fn first_of(&self, node: &NodeLine) -> Option<usize> {
+        let mut owners = self.owners.iter();
+        owners.position(|owner| owner.as_ref() == Some(&node.id))
     }
 
     /// The partitions that a primary has.

@@ -12,13 +12,13 @@ use super::progress::ScanProgress;
 use super::step_size::{KEYS_MAX, StepSize};
 use super::{MOVE_PAUSE, MOVE_TIMEOUT, ROUNDS_MAX};
 use crate::store::pace::Pace;
-use crate::store::redis::cluster::Topology;
+use crate::store::redis::cluster::{NodeLine, Topology};
 use crate::store::redis::failure::NO_PRIMARY;
 use crate::store::redis::keys::RedisKeys;
 use crate::store::redis::node::Node;
 use crate::store::redis::scripts::ScriptRequest;
 use crate::store::redis::views::{self, Scanned};
-use crate::store::redis::{RedisStore, scripts};
+use crate::store::redis::{RedisStore, probe, scripts};
 use crate::store::{Deadlines, Fault, StoreError};
 
 /// What a scan looks for, and how.
@@ -74,11 +74,23 @@ impl RedisStore {
         let give_up = deadlines.end.min(Instant::now() + MOVE_TIMEOUT);
         loop {
             let places = self.places(deadlines).await?;
-            if places.topology.is_settled() {
+            let topology = &places.topology;
+            if topology.is_settled() {
                 return Ok(places);
             }
+            let silent = topology.silent_primary();
+            let node = silent.and_then(|primary| topology.first_of(primary));
+            let node = node.map(|number| &self.nodes[number]);
+            if let Some(failure) =
+                node.and_then(|node| probe::known_down(&node.pool, &node.recovery))
+            {
+                return Err(failure.into_error(false));
+            }
             if Instant::now() + MOVE_PAUSE >= give_up {
-                return Err(moving());
+                return Err(match silent {
+                    Some(primary) => silence_of(primary, node),
+                    None => moving(),
+                });
             }
             sleep(MOVE_PAUSE).await;
         }
@@ -229,6 +241,15 @@ impl ScannedNodes {
 /// While slots move, a scan could miss a lock that is held all the time, or count it twice.
 fn moving() -> StoreError {
     StoreError::unavailable(Fault::Moving, "slots of the cluster are on their way")
+}
+
+/// Nobody else knows which slots this primary gives away.
+fn silence_of(primary: &NodeLine, node: Option<&Node>) -> StoreError {
+    let detail = format!("{} does not say which slots it has", primary.place());
+    match node {
+        Some(node) => node.pool.not_connected(&detail).into_error(false),
+        None => StoreError::unavailable(Fault::Io, detail),
+    }
 }
 
 #[cfg(test)]

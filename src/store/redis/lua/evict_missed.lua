@@ -34,7 +34,17 @@ for first = 1, #claims, 16 do
     -- A grant of the claim may arrive later.
     call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
 end
--- The others keep the lock closed, and may be too few for that without this node.
+-- The others keep the lock closed, and may be too few for that without this node. So what has expired must not open it earlier.
+local expired = lock.lease
+if lock.limit then
+    expire_holders(lock, channel)
+elseif expired and expired.until_ms <= now_ms and closed_until(expired) < open_ms then
+    mark_expired(lock, expired, MARK_EXPIRED)
+    if not expired.options.is_published then
+        publish_event(channel, 'expired', lock, expired)
+    end
+    delete_lease(lock)
+end
 if not lock.lease and not lock.limit and open_ms > (lock.open_ms or 0) then
     start_cooldown(lock, open_ms)
 end

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::NodeFixture;
 use crate::support::fixture::{
-    LONG, READ, claim, deadlines, in_mode, lock_of, permits, reader, rival,
+    LONG, READ, SHORT, claim, deadlines, for_short, in_mode, lock_of, permits, reader, rival,
 };
 
 fn digest(claim: &Claim) -> ClaimDigest {
@@ -152,17 +152,23 @@ pub(super) async fn a_missed_eviction_keeps_the_lock_closed_as_long_as_the_other
 pub(super) async fn a_missed_eviction_keeps_closed_for_longer_what_is_closed_already(
     node: &NodeFixture,
 ) {
-    let before = Claim {
-        min_hold: Some(LONG / 2),
-        ..claim()
-    };
-    node.fixture.granted(&before).await;
-    node.fixture.freed(&before).await;
-    let old = Claim {
-        lock_delay: Some(LONG),
-        ..rival(&before)
-    };
-    evicted_later(node, &[&old], Duration::ZERO).await;
-    let left = free_in(node, &old).await;
-    assert!(left > LONG / 2 && left <= LONG, "{left:?}");
+    for is_released in [true, false] {
+        let before = Claim {
+            min_hold: is_released.then_some(LONG / 2),
+            lock_delay: Some(LONG / 2),
+            ..for_short(&claim())
+        };
+        node.fixture.granted(&before).await;
+        match is_released {
+            true => drop(node.fixture.freed(&before).await),
+            false => node.fixture.outlast(SHORT).await,
+        }
+        let old = Claim {
+            lock_delay: Some(LONG),
+            ..rival(&before)
+        };
+        evicted_later(node, &[&old], Duration::ZERO).await;
+        let left = free_in(node, &old).await;
+        assert!(left > LONG / 2 && left <= LONG, "{left:?}");
+    }
 }
