@@ -34,7 +34,8 @@ for first = 1, #claims, 16 do
     -- A grant of the claim may arrive later.
     call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
 end
--- The others keep the lock closed, and may be too few for that without this node. So what has expired must not open it earlier.
+-- The others keep the lock closed, and may be too few for that without this node. So what has expired must not open it
+-- earlier.
 local expired = lock.lease
 if lock.limit then
     expire_holders(lock, channel)
