@@ -52,7 +52,7 @@ async fn a_listing_does_not_wait_for_a_slot_that_its_owner_does_not_move() {
 
 /// Without its answer nobody knows whether it gives slots away, but nothing says that it does.
 #[tokio::test]
-async fn a_listing_says_why_a_primary_does_not_answer() {
+async fn a_primary_that_does_not_answer_a_listing_is_not_said_to_move_slots() {
     let cluster = RedisCluster::start(3, RedisOptions::forgetful()).await;
     let store = stores::cluster_store(&cluster.address(), &stores::redis_config()).await;
     let store = store.expect("the store opens");
