@@ -27,6 +27,12 @@ fn keep(undone_by: UndoneBy, lasts: Duration) -> CountStep {
     CountStep::Keep { undone_by, lasts }
 }
 
+/// Two requests. Of an attempt, what is counted has only a small number, which two random ones share now and then.
+fn two_attempts() -> [Attempt; 2] {
+    let first = Attempt::random();
+    [first, Attempt(first.0 ^ 1)]
+}
+
 /// Fails unless there is room for just this many more leases.
 async fn assert_room(fixture: &Fixture, quota: &LeaseQuota, room: usize) {
     let mut probes = Vec::new();
@@ -149,7 +155,7 @@ pub(super) async fn only_what_is_counted_is_extended(fixture: &Fixture) {
 pub(super) async fn what_two_requests_have_counted_none_of_them_undoes(fixture: &Fixture) {
     let quota = quota(1);
     let claim = claim();
-    let [first, second] = [Attempt::random(), Attempt::random()];
+    let [first, second] = two_attempts();
     let step = async |step| fixture.count(&quota, step, &claim).await;
     for by in [first, second, first] {
         step(CountStep::Take { by, lasts: LONG }).await;
@@ -225,7 +231,7 @@ pub(super) async fn the_leases_of_several_locks_are_counted_all_or_none(fixture:
 
 pub(super) async fn only_the_attempt_that_may_roll_back_a_lease_stops_its_count(fixture: &Fixture) {
     let quota = quota(1);
-    let [granted, other] = [Attempt::random(), Attempt::random()];
+    let [granted, other] = two_attempts();
     let take = CountStep::Take {
         by: granted,
         lasts: LONG,

@@ -22,6 +22,7 @@ use evictions::{
     a_missed_eviction_keeps_closed_for_longer_what_is_closed_already,
     a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others,
     an_eviction_names_all_of_its_claims_and_how_long_it_closes_the_lock,
+    an_expiry_that_was_published_is_not_repeated_by_a_missed_eviction,
     of_many_that_share_a_lock_a_missed_eviction_ends_its_claims,
 };
 
@@ -112,6 +113,7 @@ on_every_node! {
     an_eviction_names_all_of_its_claims_and_how_long_it_closes_the_lock
     a_missed_eviction_keeps_the_lock_closed_as_long_as_the_others
     a_missed_eviction_keeps_closed_for_longer_what_is_closed_already
+    an_expiry_that_was_published_is_not_repeated_by_a_missed_eviction
 }
 
 /// A larger token for a lease.

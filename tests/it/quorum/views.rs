@@ -7,7 +7,7 @@ use leasehold::domain::{Acquired, Claim, EventKind, Holder, LockState};
 use leasehold::store::{ListQuery, LockStore};
 use tokio::time::{Instant, sleep};
 
-use super::nodes::{Process, stores};
+use super::nodes::{Process, has_granted, stores};
 use super::unclear_changes::repeated;
 use crate::support::fixture::{
     Waiter, claim, claim_on, deadline, deadlines, holders_in_the_way, in_mode, lock_of, metadata,
@@ -201,6 +201,78 @@ async fn a_view_at_hand_is_shown_although_it_cannot_be_taken_again() {
     };
     let (shown, ()) = tokio::join!(process.fixture.holders(lock_of(&claim)), fail);
     assert_eq!(only(shown).claim, claim.token.digest(lock_of(&claim)));
+}
+
+/// A process, each of whose nodes has another claim, so that none has a majority.
+async fn with_different_claims() -> (Process, [Claim; 3]) {
+    let (process, first) = (Process::alone(), claim());
+    let claims = [first.clone(), rival(&first), rival(&first)];
+    for (node, claim) in claims.iter().enumerate() {
+        process.leave_at(node, claim).await;
+        sleep(Duration::from_millis(1)).await;
+    }
+    (process, claims)
+}
+
+/// The lock if this happens after the first look at it.
+async fn shown_after(
+    process: &Process,
+    claim: &Claim,
+    change: impl Future<Output = ()>,
+) -> LockState {
+    let change = async {
+        sleep(Duration::from_millis(1)).await;
+        change.await;
+    };
+    let (shown, ()) = tokio::join!(process.fixture.state(lock_of(claim)), change);
+    shown
+}
+
+fn is_held_by(state: &LockState, claim: &Claim) -> bool {
+    let of_claim = claim.token.digest(lock_of(claim));
+    matches!(state, LockState::Held(holders) if matches!(&holders.listed[..], [holder] if holder.claim == of_claim))
+}
+
+/// Ends what a claim has at a node alone.
+async fn end_at(process: &Process, node: usize, claim: &Claim) {
+    let store = &process.nodes[node].store;
+    let released = store.release(&claim.names, claim.token, None, deadline());
+    assert!(released.await.is_ok());
+}
+
+/// Of three claims at three nodes none holds, and of two at two of them the later one may.
+#[tokio::test(start_paused = true)]
+async fn a_view_of_all_nodes_is_not_replaced_by_one_of_fewer_that_leaves_open_who_holds() {
+    let (process, [_, later, _]) = with_different_claims().await;
+    let shown = shown_after(&process, &later, async { process.without(&[2]) }).await;
+    assert!(matches!(shown, LockState::Free), "{shown:?}");
+    let shown = process.fixture.state(lock_of(&later)).await;
+    assert!(is_held_by(&shown, &later), "{shown:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_is_replaced_by_one_of_fewer_nodes_that_agree_on_who_holds() {
+    let (process, [first, second, _]) = with_different_claims().await;
+    let change = async {
+        process.without(&[2]);
+        end_at(&process, 0, &first).await;
+        assert!(has_granted(process.acquire(&second).await));
+    };
+    let shown = shown_after(&process, &first, change).await;
+    assert!(is_held_by(&shown, &second), "{shown:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_that_leaves_open_who_holds_is_replaced_by_a_later_one_of_as_many_nodes() {
+    let (process, [first, ..]) = with_different_claims().await;
+    process.without(&[2]);
+    let new = rival(&first);
+    let change = async {
+        end_at(&process, 0, &first).await;
+        process.leave_at(0, &new).await;
+    };
+    let shown = shown_after(&process, &first, change).await;
+    assert!(is_held_by(&shown, &new), "it lasts longest, but: {shown:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,9 +22,7 @@ for _, lock in ipairs(locks) do
     if expired then
         held_before_ms = math.max(expired.until_ms - expired.acquired_ms, 0)
         mark_expired(lock, expired, MARK_LOST)
-        if not expired.options.is_published then
-            publish_event(channel, 'expired', lock, expired)
-        end
+        publish_expired(channel, lock, expired)
     end
     if lock.ticket then
         call('DEL', ticket_key(lock, lock.claim))

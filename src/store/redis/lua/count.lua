@@ -4,7 +4,8 @@
 -- Returns: request, 1 if it was done or there is room; 0 and the ms until there is room if not
 -- include: clock
 -- Of each lease, `counted` has the claim, with the time at which it runs out and the attempt that may roll it back in the
--- score: of the attempt a number from 1 to 1,023, or 0 if none may. The score stays below 2^53.
+-- score: of the attempt a number from 1 to 1,023, or 0 if none may. The score stays below 2^53. Two attempts at one claim
+-- may share a number: then the rollback of one ends the count of the other, until that is renewed.
 local counted = KEYS[1]
 local request, step, leases_max, lasts_ms, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 

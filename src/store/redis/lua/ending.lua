@@ -18,6 +18,13 @@ local function publish_event(channel, kind, lock, lease, owner)
     redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s', now_us, published, kind, name, lease_text))
 end
 
+-- Publishes that a lease has expired, unless it was published before.
+local function publish_expired(channel, lock, lease)
+    if not lease.options.is_published then
+        publish_event(channel, 'expired', lock, lease)
+    end
+end
+
 -- Whether a repeated request has already changed a lease.
 local function is_done(lease, request)
     local repeated = lease.options.repeated

@@ -27,7 +27,11 @@ for first = 1, #claims, 16 do
     local lease = lease_here(claim)
     if lease then
         evicted = evicted + 1
-        publish_event(channel, lease.until_ms > now_ms and 'evicted' or 'expired', lock, lease)
+        if lease.until_ms > now_ms then
+            publish_event(channel, 'evicted', lock, lease)
+        else
+            publish_expired(channel, lock, lease)
+        end
         local delay_ms = lease.options.lock_delay_ms or 0
         end_lease(lock, lease, now_ms + delay_ms - tonumber(evicted_ms_ago))
     end
@@ -41,9 +45,7 @@ if lock.limit then
     expire_holders(lock, channel)
 elseif expired and expired.until_ms <= now_ms and closed_until(expired) < open_ms then
     mark_expired(lock, expired, MARK_EXPIRED)
-    if not expired.options.is_published then
-        publish_event(channel, 'expired', lock, expired)
-    end
+    publish_expired(channel, lock, expired)
     delete_lease(lock)
 end
 if not lock.lease and not lock.limit and open_ms > (lock.open_ms or 0) then

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, ClaimDigest, LockState, Mode, NotHolder, Refused};
+use leasehold::domain::{
+    Acquired, Claim, ClaimDigest, EventKind, LockState, Mode, NotHolder, Refused,
+};
 use leasehold::store::assignment::MissedEviction;
 use leasehold::store::state::ClaimKeys;
 use tokio::time::Instant;
@@ -170,5 +172,31 @@ pub(super) async fn a_missed_eviction_keeps_closed_for_longer_what_is_closed_alr
         evicted_later(node, &[&old], Duration::ZERO).await;
         let left = free_in(node, &old).await;
         assert!(left > LONG / 2 && left <= LONG, "{left:?}");
+    }
+}
+
+/// Whether the lease was one of an evicted claim or that of another.
+pub(super) async fn an_expiry_that_was_published_is_not_repeated_by_a_missed_eviction(
+    node: &NodeFixture,
+) {
+    node.fixture.listens().await;
+    node.fixture.store().set_event_delivery(true).await;
+    for is_evicted in [true, false] {
+        let expired = for_short(&claim());
+        node.fixture.granted(&expired).await;
+        node.fixture.outlast(SHORT).await;
+        node.fixture.state(lock_of(&expired)).await;
+        let evicted = match is_evicted {
+            true => expired.clone(),
+            false => rival(&expired),
+        };
+        let old = Claim {
+            lock_delay: Some(LONG),
+            ..evicted
+        };
+        evicted_later(node, &[&old], Duration::ZERO).await;
+        let events = node.fixture.received().await;
+        let kinds = events.kinds_of(lock_of(&expired));
+        assert_eq!(kinds, [EventKind::Acquired, EventKind::Expired]);
     }
 }
