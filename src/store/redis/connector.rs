@@ -215,6 +215,14 @@ impl Connector {
         }
     }
 
+    /// The primary of a cluster that had the partition last, as far as that is known; none outside of one.
+    pub(super) fn known_node(&self) -> Option<Endpoint> {
+        match &self.target {
+            Target::At(_) | Target::By(_) => None,
+            Target::Of(..) => self.known_endpoint(),
+        }
+    }
+
     /// The Sentinels that name the Redis, and how to reach them; none if its address is known.
     pub(super) fn sentinels(&self) -> Option<(&Sentinels, &Transport)> {
         match &self.target {

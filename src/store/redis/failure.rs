@@ -5,6 +5,8 @@ use redis::RedisError;
 use super::constants::CLOCK_TOO_LATE;
 use super::recovery::members;
 use super::redirection::{self, Redirection};
+use super::scripts;
+use super::transport::Endpoint;
 use crate::store::{Fault, StoreError};
 
 /// Nothing listens at the address of a Redis.
@@ -274,9 +276,26 @@ impl Failure {
     fn missing_right(&self) -> String {
         const RIGHTS: &str = "docs/how-to/redis.md lists the rights that it needs";
         let command = self.detail.split_once("to run the '");
-        match command.and_then(|(_, rest)| rest.split_once('\'')) {
-            Some((command, _)) => format!("the user may not run {command}; {RIGHTS}"),
+        let named = command.and_then(|(_, rest)| rest.split_once('\''));
+        // Redis before 7.2 names only the line of a script.
+        let in_script = || Some(scripts::command_at(&self.detail)?.to_lowercase());
+        match named
+            .map(|(command, _)| command.to_owned())
+            .or_else(in_script)
+        {
+            Some(command) => format!("the user may not run {command}; {RIGHTS}"),
             None => format!("the user lacks a right; {RIGHTS}"),
+        }
+    }
+
+    /// The same failure, at this node of a cluster if it is one.
+    pub(super) fn at(self, node: Option<Endpoint>) -> Self {
+        let Some((host, port)) = node else {
+            return self;
+        };
+        Self {
+            detail: format!("{host}:{port}: {}", self.detail),
+            ..self
         }
     }
 

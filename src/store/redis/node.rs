@@ -149,7 +149,7 @@ impl Node {
                     tries.generation = generation;
                     return Ok(answer);
                 }
-                Err(failure) => failure,
+                Err(failure) => failure.at(self.pool.connector().known_node()),
             };
             self.refused_right.note(&failure);
             // The first try after a move knows where to go. Two nodes may each name the other one for a while.

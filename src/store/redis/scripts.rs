@@ -132,6 +132,8 @@ macro_rules! scripts {
     ($($name:ident = $file:literal;)+) => {
         $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| Script::new($file));)+
 
+        static ALL: &[&LazyLock<Script>] = &[$(&$name),+];
+
         #[cfg(test)]
         const SCRIPTS: &[&str] = &[$($file),+];
     };
@@ -153,6 +155,20 @@ scripts! {
     ANNOUNCE = "announce";
     ASSIGN = "assign";
     COUNT = "count";
+}
+
+/// The command of a script that failed. The text of its error has the hash of the script and the line of the command, or a
+/// later line that passes the error on.
+pub(super) fn command_at(error: &str) -> Option<&'static str> {
+    let script = ALL.iter().find(|script| error.contains(&script.sha))?;
+    let (_, from_line) = error.split_once("@user_script:")?;
+    let line = from_line.split(|it: char| !it.is_ascii_digit()).next()?;
+    let until_there: Vec<_> = script.source.lines().take(line.parse().ok()?).collect();
+    let command_of = |line: &&'static str| {
+        let (_, from_command) = line.split_once("call('")?;
+        Some(from_command.split_once('\'')?.0)
+    };
+    until_there.iter().rev().find_map(command_of)
 }
 
 /// A script with the files that it includes.

@@ -71,6 +71,7 @@ async fn a_primary_that_does_not_answer_a_listing_is_not_said_to_move_slots() {
     })
     .await;
     assert_eq!(refused.fault(), Fault::Io, "{refused:?}");
+    assert!(refused.detail().contains(&full.address()), "{refused:?}");
 }
 
 /// The connections of some parts still lead to where their slots were.

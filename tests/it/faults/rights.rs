@@ -305,10 +305,10 @@ async fn a_right_that_is_taken_back_later_is_reported_until_it_is_back() {
     let replica = Replica::on(store(&server).await);
     let held = lasting(claim());
     replica.granted(&held).await;
-    // The second one is of a command that only scripts use. Redis 7.2 and Valkey name it, and older ones do not.
+    // The second one is of a command that only scripts use. Redis 7.2 and Valkey name it, and older ones name its line.
     for (right, reason) in [
         ("evalsha", "may not run evalsha"),
-        ("hset", "the rights that it needs"),
+        ("hset", "may not run hset"),
     ] {
         grant(&server, &format!("-{right}")).await;
         eventually("it is noticed", async || {
@@ -353,7 +353,7 @@ async fn a_right_that_only_some_requests_need_is_reported_once_one_was_refused()
     }
     let finding = finding().expect("it is reported");
     assert!(
-        !finding.is_fine && finding.detail.contains("the rights that it needs"),
+        !finding.is_fine && finding.detail.contains("may not run mget"),
         "{finding:?}"
     );
     assert_eq!(replica.service.store_health().trouble, None);

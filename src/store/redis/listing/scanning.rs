@@ -81,12 +81,8 @@ impl RedisStore {
             let silent = topology.silent_primary();
             let node = silent.and_then(|primary| topology.first_of(primary));
             let node = node.map(|number| &self.nodes[number]);
-            if let Some(failure) =
-                node.and_then(|node| probe::known_down(&node.pool, &node.recovery))
-            {
-                return Err(failure.into_error(false));
-            }
-            if Instant::now() + MOVE_PAUSE >= give_up {
+            let down = node.and_then(|node| probe::known_down(&node.pool, &node.recovery));
+            if down.is_some() || Instant::now() + MOVE_PAUSE >= give_up {
                 return Err(match silent {
                     Some(primary) => silence_of(primary, node),
                     None => moving(),
