@@ -278,7 +278,7 @@ impl Failure {
         let command = self.detail.split_once("to run the '");
         let named = command.and_then(|(_, rest)| rest.split_once('\''));
         // Redis before 7.2 names only the line of a script.
-        let in_script = || Some(scripts::command_at(&self.detail)?.to_lowercase());
+        let in_script = || Some(scripts::refused_command(&self.detail)?.to_lowercase());
         match named
             .map(|(command, _)| command.to_owned())
             .or_else(in_script)

@@ -157,9 +157,13 @@ scripts! {
     COUNT = "count";
 }
 
-/// The command of a script that failed. The text of its error has the hash of the script and the line of the command, or a
-/// later line that passes the error on.
-pub(super) fn command_at(error: &str) -> Option<&'static str> {
+/// The command of a script that the user may not run; none if the script failed otherwise. The text of its error has the
+/// hash of the script and the line of the command, or a later line that passes the error on.
+pub(super) fn refused_command(error: &str) -> Option<&'static str> {
+    // Such an error may also be about a key or a channel.
+    if !error.contains("can't run this command") {
+        return None;
+    }
     let script = ALL.iter().find(|script| error.contains(&script.sha))?;
     let (_, from_line) = error.split_once("@user_script:")?;
     let line = from_line.split(|it: char| !it.is_ascii_digit()).next()?;
@@ -249,6 +253,24 @@ mod tests {
         const OF_REDIS: [&str; 4] = ["KEYS", "ARGV", "REDIS_VERSION_NUM", "VALKEY_VERSION_NUM"];
         let pieces = FILES.iter().flat_map(|(_, text)| pieces(text));
         pieces.filter(|piece| is_constant_name(piece) && !OF_REDIS.contains(piece))
+    }
+
+    #[test]
+    fn a_command_is_named_if_the_user_may_not_run_it_and_not_if_a_key_or_a_channel_is_refused() {
+        let (sha, mut lines) = (&RELEASE.sha, RELEASE.source.lines());
+        let line = 1 + lines
+            .position(|line| line.contains("call('SET'"))
+            .expect("it sets");
+        let error = |why| {
+            format!(
+                "ERR The user executing the script can't {why} script: {sha}, on @user_script:{line}."
+            )
+        };
+        let command = error("run this command or subcommand");
+        assert_eq!(refused_command(&command), Some("SET"));
+        for other in ["access at least one of the keys", "publish to the channel"] {
+            assert_eq!(refused_command(&error(other)), None);
+        }
     }
 
     #[test]
