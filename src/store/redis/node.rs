@@ -149,7 +149,7 @@ impl Node {
                     tries.generation = generation;
                     return Ok(answer);
                 }
-                Err(failure) => failure.at(self.pool.connector().known_node()),
+                Err(failure) => failure,
             };
             self.refused_right.note(&failure);
             // The first try after a move knows where to go. Two nodes may each name the other one for a while.
@@ -191,7 +191,7 @@ impl Node {
             request.with_text_if_unknown(socket, &command, answer).await
         };
         let mut answer = match timeout_at(deadline, sending).await {
-            Ok(answer) => answer.map_err(|error| Failure::of(&error)),
+            Ok(answer) => answer.map_err(|error| self.answered_with(Failure::of(&error))),
             Err(_) => Err(Failure::timed_out()),
         };
         let mut generation = connection.generation;
@@ -228,6 +228,15 @@ impl Node {
         match read(reply) {
             Ok(answer) => Ok((answer, generation)),
             Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
+        }
+    }
+
+    /// The same failure with the node of a cluster that has answered it. One without an answer names none: by now the slot may
+    /// be at another node than the silent one.
+    fn answered_with(&self, failure: Failure) -> Failure {
+        match failure.may_arrive() {
+            true => failure,
+            false => failure.at(self.pool.connector().known_node()),
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) fn known_down(pool: &Pool, recovery: &Recovery) -> Option<Failure> {
     pool.refusal().filter(|failure| !failure.is_moving())?;
     let mut failure = pool.not_connected(&format!("unusable for {} s", silence.as_secs()));
     failure.is_worth_retrying = false;
-    Some(failure.at(pool.connector().known_node()))
+    Some(failure)
 }
 
 /// Probes Redis whenever it is known to be down, for as long as the store lives.
