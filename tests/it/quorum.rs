@@ -10,6 +10,7 @@ mod failing;
 mod follow_ups;
 mod full;
 mod health;
+mod in_the_way;
 mod late_changes;
 mod minorities;
 mod missed_changes;

@@ -49,6 +49,11 @@ impl FollowUps {
         None
     }
 
+    /// Whether so many are left that none should last longer than it must: the others need the room.
+    pub(super) fn are_many(&self) -> bool {
+        self.left() > FOLLOW_UPS_MAX / 4
+    }
+
     /// How many are left.
     pub(super) fn left(&self) -> usize {
         self.0.running.load(Ordering::Relaxed)

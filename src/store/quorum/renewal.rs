@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use self::votes::{agree_on_terms, agreed_fences, extended, is_decided, refusal, withdrawable_by};
 use super::Core;
@@ -16,9 +16,10 @@ use super::follow_ups::FollowUps;
 use super::late_changes::of_change;
 use super::nodes::{ByNode, NodeAnswers, NodeStore, answered_by};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
-use super::restoring::{Decided, fences};
+use super::restoring::{Decided, Restored, fences};
 use super::turns::NodeTurn;
 use super::{lease, merge, not_held};
+use crate::backoff::{Backoff, jittered};
 use crate::domain::{
     Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token, Ttl,
 };
@@ -29,6 +30,14 @@ use crate::telemetry::traces;
 
 /// How long a node may take to get the lease back.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
+
+/// For how long a node is asked again that has another claim's lease. An eviction that it has missed ends that within four
+/// seconds of its return, see `follow_ups`.
+const BLOCKED_MAX: Duration = Duration::from_secs(6);
+
+/// The pauses in between.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a lease lasts at a node that alone has extended it: the shortest time that a node can keep one.
 const ENDED: Duration = Duration::from_millis(1);
@@ -315,22 +324,45 @@ impl RenewalPart {
         let Some(_follow_up) = self.follow_ups.begin() else {
             return;
         };
-        let deadline = Instant::now() + RESTORE_MAX;
         match decision {
-            RenewalDecision::Extended(decided) => {
-                let restored = decided.restore(&self.node, &self.token_lead, &answer, deadline);
-                // If the node does not answer, the next renewal tries again.
-                let _ = answered_by(deadline, restored).await;
-            }
+            RenewalDecision::Extended(decided) => self.restore(&decided, &answer).await,
             RenewalDecision::Ended { ran_out } if matches!(answer, Ok(Renewed::Extended(_))) => {
-                self.end_rest(ran_out, deadline).await;
+                self.end_rest(ran_out).await;
             }
             RenewalDecision::Ended { .. } | RenewalDecision::Open => {}
         }
     }
 
+    /// Brings this node to what was decided. Repeats that while another claim is in the way, whose end the node may have missed;
+    /// until the next operation of this claim, which does not wait for it.
+    async fn restore(&self, decided: &Decided, answer: &StoreResult<Renewed>) {
+        let until = Instant::now() + BLOCKED_MAX;
+        let mut pauses = Backoff::default();
+        loop {
+            let deadline = Instant::now() + RESTORE_MAX;
+            let restored = decided.restore(&self.node, &self.token_lead, answer, deadline);
+            // If the node does not answer, the next renewal tries again.
+            let Ok(Restored::Blocked) = answered_by(deadline, restored).await else {
+                return;
+            };
+            let next = Instant::now() + jittered(pauses.next(PAUSE_MIN, PAUSE_MAX));
+            if next > until || self.follow_ups.are_many() {
+                return;
+            }
+            let is_still_held = async {
+                sleep_until(next).await;
+                decided.is_still_held(next + RESTORE_MAX).await
+            };
+            tokio::select! {
+                () = self.turn.is_followed() => return,
+                is_still_held = is_still_held => if !is_still_held { return },
+            }
+        }
+    }
+
     /// Ends what this node has extended of a lease that has ended. If the node does not answer, the rest ends with its TTL.
-    async fn end_rest(&self, ran_out: bool, deadline: Instant) {
+    async fn end_rest(&self, ran_out: bool) {
+        let deadline = Instant::now() + RESTORE_MAX;
         if !ran_out {
             // So its `lock_delay` closes nothing here either.
             let released = self.node.release(&self.names, self.token, None, deadline);

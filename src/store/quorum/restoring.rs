@@ -14,7 +14,8 @@ use super::nodes::{ByNode, NodeOperation, NodeStore, Nodes};
 use super::recording::changes;
 use crate::domain::{
     Acquired, Attempt, Claim, Fence, GrantKind, Holder, Lease, LockName, LockNames, LockState,
-    LockView, Mode, RenewOptions, Renewal, Renewed, Rollback, RollbackRight, StepBack, Ttl,
+    LockView, Mode, Refused, RenewOptions, Renewal, Renewed, Rollback, RollbackRight, StepBack,
+    Ttl,
 };
 use crate::store::StoreResult;
 use crate::store::memory::wall_time;
@@ -35,6 +36,15 @@ pub(super) struct Decided {
     pub(super) drift: Drift,
 }
 
+/// What became of an attempt to bring a node to what was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restored {
+    /// The node has what it can have.
+    Done,
+    /// It lacks the lease, and another claim is in the way there.
+    Blocked,
+}
+
 impl Decided {
     /// Brings a node to what was decided, which has answered this to the renewal.
     pub(super) async fn restore(
@@ -43,7 +53,7 @@ impl Decided {
         token_lead: &TokenLead,
         answer: &StoreResult<Renewed>,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<Restored> {
         match answer {
             Ok(Renewed::Extended(renewals)) => {
                 let received_by = renewals.iter().map(|it| it.withdrawable_by);
@@ -52,11 +62,23 @@ impl Decided {
                 if self.is_agreed {
                     self.make_up(node, renewals, deadline).await?;
                 }
-                Ok(())
+                Ok(Restored::Done)
             }
             Ok(Renewed::NotHolder(_)) => self.put_back(node, token_lead, deadline).await,
-            Ok(Renewed::Mismatched(_)) | Err(_) => Ok(()),
+            Ok(Renewed::Mismatched(_)) | Err(_) => Ok(Restored::Done),
         }
+    }
+
+    /// Whether a majority still has all leases. Another process may have ended them, which a node that lacked them does not
+    /// remember.
+    pub(super) async fn is_still_held(&self, deadline: Instant) -> bool {
+        for (name, lease) in self.claim.names.iter().zip(&self.leases) {
+            let is_same = |holder: &Holder| holder.fence == lease.holder.fence;
+            if !self.is_still(name, deadline, is_same).await {
+                return false;
+            }
+        }
+        true
     }
 
     /// Has the decided tokens recorded at a node that has others, unless another attempt has received a lease there since: its
@@ -93,11 +115,13 @@ impl Decided {
         node: &NodeStore,
         token_lead: &TokenLead,
         deadline: Instant,
-    ) -> StoreResult<()> {
+    ) -> StoreResult<Restored> {
         let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
-        let Acquired::Granted(granted) = acquired.await? else {
-            // Another claim's lease is there, or the node has no vote yet.
-            return Ok(());
+        let granted = match acquired.await? {
+            Acquired::Granted(granted) => granted,
+            Acquired::Refused(Refused::Blocked(_)) => return Ok(Restored::Blocked),
+            // The node has no vote yet, or remembers an end of the claim.
+            _ => return Ok(Restored::Done),
         };
         let is_too_far = token_lead.is_too_far(&granted.leases, wall_time().unix_us());
         let is_of_other = granted.kind != GrantKind::New;
@@ -107,12 +131,13 @@ impl Decided {
             let undo = node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
             undo.await?;
         }
-        if is_too_far || is_of_other {
-            return Ok(());
+        if !is_too_far && !is_of_other {
+            let present = lease::fences(&granted.leases);
+            let received_by = repeat(Some(self.attempt));
+            self.bring_tokens(node, &present, received_by, deadline)
+                .await?;
         }
-        let (present, received_by) = (lease::fences(&granted.leases), repeat(Some(self.attempt)));
-        self.bring_tokens(node, &present, received_by, deadline)
-            .await
+        Ok(Restored::Done)
     }
 
     /// Makes up for the changes of the leases that the node has missed.

@@ -5,6 +5,7 @@
 //! between a grant and the assignment of its fencing token would report another token than the first.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
@@ -30,6 +31,8 @@ struct Predecessor {
     number: u64,
     /// Closed when its turn ends. A turn that was given up sends what it waited for.
     ended: oneshot::Receiver<Box<Predecessor>>,
+    /// Dropped when another operation follows. Only for a turn that waits for that.
+    is_last: Option<oneshot::Sender<Infallible>>,
 }
 
 /// The turn of one operation at one node. It ends when this is dropped. If it has not [begun](Self::begins) by then, the
@@ -55,7 +58,15 @@ impl NodeTurns {
         let (ends, ended) = oneshot::channel();
         let number = queues.next_number;
         queues.next_number += 1;
-        let before = queues.last.insert(of, Predecessor { number, ended });
+        let last = Predecessor {
+            number,
+            ended,
+            is_last: None,
+        };
+        let mut before = queues.last.insert(of, last);
+        if let Some(before) = &mut before {
+            before.is_last = None;
+        }
         NodeTurn {
             of,
             number,
@@ -96,6 +107,22 @@ impl NodeTurn {
             self.before = given_up.map(|before| *before);
         }
     }
+
+    /// Waits until another operation on the claim waits for its turn at this node, or has done so.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn is_followed(&self) {
+        let (is_last, is_followed) = oneshot::channel();
+        {
+            let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            match queues.last.get_mut(&self.of) {
+                Some(last) if last.number == self.number => last.is_last = Some(is_last),
+                _ => return,
+            }
+        }
+        let _: Result<Infallible, _> = is_followed.await;
+    }
 }
 
 impl Drop for NodeTurn {
@@ -123,6 +150,10 @@ mod interleavings;
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures_util::poll;
+
     use super::*;
 
     /// The second is given up before the third can notice that.
@@ -137,5 +168,21 @@ mod tests {
         assert_eq!(turns.count(), 1, "the first has not ended");
         drop(first);
         assert_eq!(turns.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_turn_is_told_that_another_one_follows_and_not_that_one_did_before() {
+        let turns = NodeTurns::default();
+        let (token, other) = (Token::random(), Token::random());
+        let next = |token| turns.next(1, token).pop().expect("there is one node");
+        let _before = next(token);
+        let turn = next(token);
+        let mut is_followed = pin!(turn.is_followed());
+        let _of_other = next(other);
+        assert!(poll!(is_followed.as_mut()).is_pending());
+        let follower = next(token);
+        assert!(poll!(is_followed.as_mut()).is_ready());
+        assert!(poll!(pin!(turn.is_followed())).is_ready());
+        assert!(poll!(pin!(follower.is_followed())).is_pending());
     }
 }

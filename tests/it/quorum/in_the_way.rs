@@ -1,0 +1,177 @@
+//! A renewal that finds the lease of another claim in the way at a node that was away.
+
+use std::time::Duration;
+
+use leasehold::domain::{Attempt, Claim, RenewOptions, Renewed, RollbackRight};
+use leasehold::store::LockStore;
+use tokio::time::{Instant, sleep};
+
+use super::nodes::{Process, has_granted, plain_stores};
+use crate::support::fixture::{LONG, claim, deadline, deadlines, lock_of, rival};
+use crate::support::scripted_store::Operation;
+
+/// For longer than a node that is back takes to carry out an eviction that it has missed.
+const CARRIED_OUT: Duration = Duration::from_secs(4);
+
+/// As long as a renewal may ask the node again, and more.
+const NOT_ASKED: Duration = Duration::from_secs(10);
+
+/// The third node, which was away, has the lease of another claim; the others have granted the lock to this one by the attempt.
+/// It is renewed then.
+async fn renewed_beside(process: &Process, in_the_way: &Claim, attempt: Attempt) -> Claim {
+    process.leave_at(2, in_the_way).await;
+    let holding = rival(in_the_way);
+    process.without(&[2]);
+    assert!(has_granted(
+        process.fixture.attempt(&holding, attempt).await
+    ));
+    process.settled().await;
+    process.without(&[]);
+    let change = RenewOptions {
+        rollback_right: RollbackRight::AsBefore,
+        ..RenewOptions::default()
+    };
+    let quorum = &process.quorum;
+    let renewed = quorum.renew(&holding.names, holding.token, change, deadline());
+    let renewed = renewed.await.expect("a majority answers");
+    assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+    holding
+}
+
+/// What was in the way at the third node ends.
+async fn ends(process: &Process, in_the_way: &Claim) {
+    let released =
+        process.nodes[2]
+            .store
+            .release(&in_the_way.names, in_the_way.token, None, deadline());
+    released.await.expect("the node answers");
+}
+
+/// Then another node fails. The holder had renewed only once since the other one came back.
+#[tokio::test(start_paused = true)]
+async fn a_holder_has_a_majority_although_a_node_came_back_with_a_lease_that_was_evicted() {
+    for away in [Duration::ZERO, Duration::from_secs(9), CARRIED_OUT * 5] {
+        let process = Process::alone();
+        let evicted = claim();
+        process.fixture.granted(&evicted).await;
+        process.settled().await;
+        process.without(&[2]);
+        let evicting = process
+            .quorum
+            .evict(lock_of(&evicted), "stuck", deadlines());
+        evicting.await.expect("a majority answers");
+        let holding = rival(&evicted);
+        assert!(has_granted(process.acquire(&holding).await));
+        sleep(away).await;
+        process.without(&[]);
+        process.fixture.renewed(&holding, None).await;
+        sleep(CARRIED_OUT).await;
+        process.settled().await;
+        process.without(&[0]);
+        process.fixture.renewed(&holding, None).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_the_lease_back_soon_after_it_was_freed_there() {
+    let process = Process::alone();
+    let in_the_way = claim();
+    let holding = renewed_beside(&process, &in_the_way, Attempt::random()).await;
+    sleep(CARRIED_OUT).await;
+    ends(&process, &in_the_way).await;
+    process.settled().await;
+    assert_eq!(process.held_at(&holding).await, [0, 1, 2]);
+    let fences = process.fences_at_nodes(&holding).await;
+    assert_eq!(fences, [fences[0]; 3]);
+}
+
+/// The next renewal asks again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_keeps_another_lease_is_asked_for_some_seconds_only() {
+    let process = Process::alone();
+    let in_the_way = claim();
+    let holding = renewed_beside(&process, &in_the_way, Attempt::random()).await;
+    sleep(NOT_ASKED).await;
+    assert_eq!(process.quorum.in_progress(), 0);
+    let asked = process.nodes[2].operations();
+    let acquires = asked.iter().filter(|it| **it == Operation::Acquire);
+    let acquires = acquires.count();
+    assert!((5..15).contains(&acquires), "{acquires} times");
+    ends(&process, &in_the_way).await;
+    sleep(NOT_ASKED).await;
+    assert_eq!(process.held_at(&holding).await, [0, 1]);
+    process.fixture.renewed(&holding, None).await;
+    process.settled().await;
+    assert_eq!(process.held_at(&holding).await, [0, 1, 2]);
+}
+
+/// By this process or by another one.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_released_meanwhile_does_not_get_its_lease_back() {
+    let stores = plain_stores(3);
+    let [first, second] = [(); 2].map(|()| Process::on(&stores));
+    for releases in [&first, &second] {
+        let in_the_way = claim();
+        let holding = renewed_beside(&first, &in_the_way, Attempt::random()).await;
+        releases.fixture.freed(&holding).await;
+        ends(&first, &in_the_way).await;
+        sleep(NOT_ASKED).await;
+        assert!(first.held_at(&holding).await.is_empty());
+    }
+}
+
+/// The client has given up the first request, and asked again. What the first one got is nobody's.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_granted_anew_meanwhile_does_not_get_its_former_lease_back() {
+    let stores = plain_stores(3);
+    let [first, second] = [(); 2].map(|()| Process::on(&stores));
+    let (in_the_way, attempt) = (claim(), Attempt::random());
+    let holding = renewed_beside(&first, &in_the_way, attempt).await;
+    second.without(&[2]);
+    second.fixture.close(&holding, attempt).await;
+    assert!(has_granted(second.acquire(&holding).await));
+    ends(&first, &in_the_way).await;
+    sleep(NOT_ASKED).await;
+    assert_eq!(first.held_at(&holding).await, [0, 1]);
+}
+
+/// Changes wait for the slowest node, so it would be noticed.
+#[tokio::test(start_paused = true)]
+async fn a_later_operation_of_the_claim_does_not_wait_for_a_node_that_is_asked_again() {
+    let process = Process::alone();
+    let holding = renewed_beside(&process, &claim(), Attempt::random()).await;
+    sleep(Duration::from_secs(2)).await;
+    let began = Instant::now();
+    process.fixture.renewed(&holding, Some(LONG * 2)).await;
+    process.fixture.freed(&holding).await;
+    process.settled().await;
+    assert!(began.elapsed() < Duration::from_millis(50));
+    let renewed = process.fixture.renew(&holding).await;
+    assert!(matches!(renewed, Renewed::NotHolder(_)), "{renewed:?}");
+}
+
+/// What follows other operations needs the room.
+#[tokio::test(start_paused = true)]
+async fn of_very_many_blocked_claims_a_node_is_asked_again_for_some() {
+    let process = Process::alone();
+    let mut blocked = Vec::new();
+    for _ in 0..3_000 {
+        let in_the_way = claim();
+        process.leave_at(2, &in_the_way).await;
+        blocked.push(rival(&in_the_way));
+    }
+    process.without(&[2]);
+    for claim in &blocked {
+        assert!(has_granted(process.acquire(claim).await));
+    }
+    process.settled().await;
+    process.without(&[]);
+    for claim in &blocked {
+        process.fixture.renewed(claim, None).await;
+    }
+    sleep(CARRIED_OUT / 4).await;
+    let asked_again = process.quorum.in_progress();
+    assert!((500..2_000).contains(&asked_again), "{asked_again}");
+    process.settled().await;
+    assert_eq!(process.quorum.health().nodes[2].dropped_follow_ups, 0);
+}
