@@ -349,13 +349,13 @@ impl RenewalPart {
             if next > until || self.follow_ups.are_many() {
                 return;
             }
-            let is_still_held = async {
+            let may_be_held = async {
                 sleep_until(next).await;
-                decided.is_still_held(next + RESTORE_MAX).await
+                decided.may_be_held(next + RESTORE_MAX).await
             };
             tokio::select! {
                 () = self.turn.is_followed() => return,
-                is_still_held = is_still_held => if !is_still_held { return },
+                may_be_held = may_be_held => if !may_be_held { return },
             }
         }
     }

@@ -45,6 +45,12 @@ pub(super) enum Restored {
     Blocked,
 }
 
+/// How many nodes have answered, and how many of those have a lease as it was looked for.
+struct AtNodes {
+    answered: usize,
+    alike: usize,
+}
+
 impl Decided {
     /// Brings a node to what was decided, which has answered this to the renewal.
     pub(super) async fn restore(
@@ -69,12 +75,15 @@ impl Decided {
         }
     }
 
-    /// Whether a majority still has all leases. Another process may have ended them, which a node that lacked them does not
-    /// remember.
-    pub(super) async fn is_still_held(&self, deadline: Instant) -> bool {
+    /// Whether a majority may still have all leases, counting the nodes that do not answer. Another process may have ended
+    /// them, which a node that lacked them does not remember.
+    pub(super) async fn may_be_held(&self, deadline: Instant) -> bool {
         for (name, lease) in self.claim.names.iter().zip(&self.leases) {
             let is_same = |holder: &Holder| holder.fence == lease.holder.fence;
-            if !self.is_still(name, deadline, is_same).await {
+            let at_nodes = self.at_nodes(name, deadline, is_same).await;
+            let (all, majority) = (self.nodes.all().len(), self.nodes.majority());
+            let silent = all - at_nodes.answered;
+            if at_nodes.answered < majority || at_nodes.alike + silent < majority {
                 return false;
             }
         }
@@ -198,6 +207,16 @@ impl Decided {
         deadline: Instant,
         is_so: impl Fn(&Holder) -> bool,
     ) -> bool {
+        self.at_nodes(name, deadline, is_so).await.alike >= self.nodes.majority()
+    }
+
+    /// Asks the nodes for the lease, until a majority has it so.
+    async fn at_nodes(
+        &self,
+        name: &LockName,
+        deadline: Instant,
+        is_so: impl Fn(&Holder) -> bool,
+    ) -> AtNodes {
         let (lock, claim) = (name.clone(), self.claim.token.digest(name));
         let look: NodeOperation<LockView> = Arc::new(move |node, deadline| {
             let lock = lock.clone();
@@ -210,10 +229,14 @@ impl Decided {
             }
             LockState::Free | LockState::Cooling { .. } => false,
         };
-        let is_still =
-            |views: &ByNode<LockView>| views.received().filter(has_it).count() >= views.majority();
-        let views = self.nodes.ask(deadline, &look).until(deadline, is_still);
-        is_still(&views.await)
+        let alike = |views: &ByNode<LockView>| views.received().filter(has_it).count();
+        let is_decided = |views: &ByNode<LockView>| alike(views) >= views.majority();
+        let views = self.nodes.ask(deadline, &look).until(deadline, is_decided);
+        let views = views.await;
+        AtNodes {
+            answered: views.received().count(),
+            alike: alike(&views),
+        }
     }
 
     async fn set_hold_count(
