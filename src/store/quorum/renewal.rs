@@ -31,9 +31,9 @@ use crate::telemetry::traces;
 /// How long a node may take to get the lease back.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
 
-/// For how long a node is asked again that has another claim's lease. An eviction that it has missed ends that within four
-/// seconds of its return, see `follow_ups`.
-const BLOCKED_MAX: Duration = Duration::from_secs(6);
+/// For how long a node is asked again that could not get the lease back. One that was away evicts whom it has to within four
+/// seconds of its return, see `follow_ups`, and grants again within five.
+const AGAIN_MAX: Duration = Duration::from_secs(6);
 
 /// The pauses in between.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
@@ -333,19 +333,21 @@ impl RenewalPart {
         }
     }
 
-    /// Brings this node to what was decided. Repeats that while another claim is in the way, whose end the node may have missed;
-    /// until the next operation of this claim, which does not wait for it.
+    /// Brings this node to what was decided. Repeats that if the node was away and is not ready for it: another claim is in the
+    /// way, whose end it has missed, or it grants nothing for a moment. The next operation of this claim ends that, and does
+    /// not wait for it.
     async fn restore(&self, decided: &Decided, answer: &StoreResult<Renewed>) {
-        let until = Instant::now() + BLOCKED_MAX;
+        let until = Instant::now() + AGAIN_MAX;
         let mut pauses = Backoff::default();
         loop {
             let deadline = Instant::now() + RESTORE_MAX;
             let restored = decided.restore(&self.node, &self.token_lead, answer, deadline);
             // If the node does not answer, the next renewal tries again.
-            let Ok(Restored::Blocked) = answered_by(deadline, restored).await else {
+            let Ok(Restored::NotYet(retry_in)) = answered_by(deadline, restored).await else {
                 return;
             };
-            let next = Instant::now() + jittered(pauses.next(PAUSE_MIN, PAUSE_MAX));
+            let pause = jittered(pauses.next(PAUSE_MIN, PAUSE_MAX));
+            let next = Instant::now() + pause.max(retry_in);
             if next > until || self.follow_ups.are_many() {
                 return;
             }

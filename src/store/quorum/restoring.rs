@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::iter::repeat;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -41,8 +42,8 @@ pub(super) struct Decided {
 pub(super) enum Restored {
     /// The node has what it can have.
     Done,
-    /// It lacks the lease, and another claim is in the way there.
-    Blocked,
+    /// It lacks the lease: another claim is in the way there, or it grants nothing for at least this long.
+    NotYet(Duration),
 }
 
 /// How many nodes have answered, and how many of those have a lease as it was looked for.
@@ -128,8 +129,11 @@ impl Decided {
         let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
         let granted = match acquired.await? {
             Acquired::Granted(granted) => granted,
-            Acquired::Refused(Refused::Blocked(_)) => return Ok(Restored::Blocked),
-            // The node has no vote yet, or remembers an end of the claim.
+            Acquired::Refused(Refused::Blocked(_)) => return Ok(Restored::NotYet(Duration::ZERO)),
+            Acquired::Refused(Refused::Recovering { retry_in }) => {
+                return Ok(Restored::NotYet(retry_in));
+            }
+            // The node remembers an end of the claim.
             _ => return Ok(Restored::Done),
         };
         let is_too_far = token_lead.is_too_far(&granted.leases, wall_time().unix_us());

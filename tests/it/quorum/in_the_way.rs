@@ -102,6 +102,23 @@ async fn a_node_gets_the_lease_back_soon_after_it_was_freed_there() {
     assert_eq!(fences, [fences[0]; 3]);
 }
 
+/// As Redis does when all processes were cut off from it.
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_the_lease_back_that_granted_nothing_for_a_moment() {
+    let process = Process::alone();
+    process.without(&[2]);
+    let holding = claim();
+    process.fixture.granted(&holding).await;
+    process.settled().await;
+    process.without(&[]);
+    process.nodes[2].recovers(true);
+    process.fixture.renewed(&holding, None).await;
+    sleep(CARRIED_OUT).await;
+    process.nodes[2].recovers(false);
+    process.settled().await;
+    assert_eq!(process.held_at(&holding).await, [0, 1, 2]);
+}
+
 /// The next renewal asks again.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_keeps_another_lease_is_asked_for_some_seconds_only() {
