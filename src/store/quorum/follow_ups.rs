@@ -1,5 +1,5 @@
 //! What a node still has to do after a majority has answered without it: to confirm the end of a lease, or to get a lease
-//! that it lacks. There is a limit, because a node that is silent would collect such work as fast as requests arrive.
+//! that it lacks. There are limits, because a node that is silent would collect such work as fast as requests arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +15,9 @@ use crate::store::StoreResult;
 /// The most operations that one node may have left to follow.
 const FOLLOW_UPS_MAX: usize = 4_096;
 
+/// The most leases that wait until one node is ready for them. They wait for seconds, and must not take the room of ends.
+const LATE_LEASES_MAX: usize = 1_024;
+
 /// The pauses between the tries of a clean-up that a node has not confirmed.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -29,32 +32,45 @@ pub(super) struct FollowUps(Arc<FollowUpCounts>);
 #[derive(Debug, Default)]
 struct FollowUpCounts {
     running: AtomicUsize,
+    late_leases: AtomicUsize,
     dropped: AtomicU64,
 }
 
 /// One operation that follows.
 #[derive(Debug)]
-pub(super) struct FollowUpPermit(Arc<FollowUpCounts>);
+pub(super) struct FollowUpPermit {
+    counts: Arc<FollowUpCounts>,
+    of: fn(&FollowUpCounts) -> &AtomicUsize,
+}
 
 impl FollowUps {
     /// Room for one more. If there is none, the node stays without that operation: what it keeps ends with its TTL, and
     /// what it lacks it gets by a renewal.
     pub(super) fn begin(&self) -> Option<FollowUpPermit> {
+        self.permit(|counts| &counts.running, FOLLOW_UPS_MAX)
+    }
+
+    /// Room for one more lease that waits until the node is ready for it. If there is none, the node gets it by a renewal.
+    pub(super) fn begin_late_lease(&self) -> Option<FollowUpPermit> {
+        self.permit(|counts| &counts.late_leases, LATE_LEASES_MAX)
+    }
+
+    fn permit(
+        &self,
+        of: fn(&FollowUpCounts) -> &AtomicUsize,
+        max: usize,
+    ) -> Option<FollowUpPermit> {
         // Held from here on, so that it is counted down in either case.
-        let follow_up = FollowUpPermit(Arc::clone(&self.0));
-        if self.0.running.fetch_add(1, Ordering::Relaxed) < FOLLOW_UPS_MAX {
-            return Some(follow_up);
+        let counts = Arc::clone(&self.0);
+        let permit = FollowUpPermit { counts, of };
+        if of(&self.0).fetch_add(1, Ordering::Relaxed) < max {
+            return Some(permit);
         }
         self.0.dropped.fetch_add(1, Ordering::Relaxed);
         None
     }
 
-    /// Whether so many are left that none should last longer than it must: the others need the room.
-    pub(super) fn are_many(&self) -> bool {
-        self.left() > FOLLOW_UPS_MAX / 4
-    }
-
-    /// How many are left.
+    /// How many are left, without leases that wait: the node has nothing to end for those.
     pub(super) fn left(&self) -> usize {
         self.0.running.load(Ordering::Relaxed)
     }
@@ -67,7 +83,7 @@ impl FollowUps {
 
 impl Drop for FollowUpPermit {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        (self.of)(&self.counts).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -92,12 +108,19 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_counted_and_room_comes_back() {
+        let begins: [(usize, fn(&FollowUps) -> Option<FollowUpPermit>); 2] = [
+            (FOLLOW_UPS_MAX, FollowUps::begin),
+            (LATE_LEASES_MAX, FollowUps::begin_late_lease),
+        ];
         let follow_ups = FollowUps::default();
-        let running: Vec<_> = (0..FOLLOW_UPS_MAX).map(|_| follow_ups.begin()).collect();
-        assert!(running.iter().all(Option::is_some));
-        assert!(follow_ups.begin().is_none());
-        assert_eq!(follow_ups.dropped(), 1);
-        drop(running);
-        assert!(follow_ups.begin().is_some());
+        for (before, (max, begin)) in begins.into_iter().enumerate() {
+            let running: Vec<_> = (0..max).map(|_| begin(&follow_ups)).collect();
+            assert!(running.iter().all(Option::is_some));
+            assert!(begin(&follow_ups).is_none());
+            assert_eq!(follow_ups.dropped(), before as u64 + 1);
+            drop(running);
+            assert!(begin(&follow_ups).is_some());
+        }
+        assert_eq!(follow_ups.left(), 0);
     }
 }

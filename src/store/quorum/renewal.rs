@@ -1,73 +1,28 @@
-//! Renewing a claim, and having each node brought to what a majority has renewed. What a node gets is in `restoring`.
+//! Renewing a claim, and having each node brought to what a majority has renewed. What a node does for that is in `part`, and
+//! what it gets in `restoring`.
 
+mod part;
 mod votes;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use self::part::{RenewalDecision, RenewalPart};
 use self::votes::{agree_on_terms, agreed_fences, extended, is_decided, refusal, withdrawable_by};
 use super::Core;
 use super::busy::BusyTries;
-use super::drift::TokenLead;
-use super::follow_ups::FollowUps;
 use super::late_changes::of_change;
-use super::nodes::{ByNode, NodeAnswers, NodeStore, answered_by};
+use super::nodes::{ByNode, NodeAnswers};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
-use super::restoring::{Decided, Restored, fences};
-use super::turns::NodeTurn;
+use super::restoring::{Decided, fences};
 use super::{lease, merge, not_held};
-use crate::backoff::{Backoff, jittered};
-use crate::domain::{
-    Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token, Ttl,
-};
+use crate::domain::{Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, Token};
 use crate::store::assignment::Assigned;
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
-
-/// How long a node may take to get the lease back.
-const RESTORE_MAX: Duration = Duration::from_secs(2);
-
-/// For how long a node is asked again that could not get the lease back. One that was away evicts whom it has to within four
-/// seconds of its return, see `follow_ups`, and grants again within five.
-const AGAIN_MAX: Duration = Duration::from_secs(6);
-
-/// The pauses in between.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// How long a lease lasts at a node that alone has extended it: the shortest time that a node can keep one.
-const ENDED: Duration = Duration::from_millis(1);
-
-/// The part of one node in a renewal.
-struct RenewalPart {
-    node: NodeStore,
-    turn: NodeTurn,
-    follow_ups: FollowUps,
-    token_lead: TokenLead,
-    names: LockNames,
-    token: Token,
-    /// As the nodes get them.
-    options: RenewOptions,
-    deadline: Instant,
-    /// Closed without a decision if it is not known whether the lease goes on.
-    decision: watch::Receiver<RenewalDecision>,
-}
-
-/// What becomes of the lease at all nodes.
-#[derive(Clone, Debug)]
-enum RenewalDecision {
-    Open,
-    /// A majority has extended it.
-    Extended(Arc<Decided>),
-    /// A majority remembers its end, and whether it ran out. What a node has extended is a rest.
-    Ended {
-        ran_out: bool,
-    },
-}
 
 impl Core {
     /// Renews, and does so again if another request of the claim is deciding on other tokens.
@@ -294,90 +249,10 @@ impl Core {
             attempt,
             is_withdrawable: first.withdrawable_by.is_some(),
             leases: renewals.iter().map(|it| it.lease.clone()).collect(),
+            since: Instant::now(),
             is_agreed,
             nodes: Arc::clone(&self.nodes),
             drift: self.drift,
         }))
-    }
-}
-
-impl RenewalPart {
-    async fn run(mut self, vote: impl FnOnce(StoreResult<Renewed>) + Send) {
-        let in_turn = async {
-            self.turn.begins().await;
-            let renewed = self
-                .node
-                .renew(&self.names, self.token, self.options, self.deadline);
-            renewed.await
-        };
-        let answer = answered_by(self.deadline, in_turn).await;
-        vote(answer.clone());
-        if answer.is_err() {
-            // The next renewal tries again.
-            return;
-        }
-        let is_decided = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
-        let decision = self.decision.wait_for(is_decided).await;
-        let Ok(decision) = decision.map(|decision| decision.clone()) else {
-            return;
-        };
-        let Some(_follow_up) = self.follow_ups.begin() else {
-            return;
-        };
-        match decision {
-            RenewalDecision::Extended(decided) => self.restore(&decided, &answer).await,
-            RenewalDecision::Ended { ran_out } if matches!(answer, Ok(Renewed::Extended(_))) => {
-                self.end_rest(ran_out).await;
-            }
-            RenewalDecision::Ended { .. } | RenewalDecision::Open => {}
-        }
-    }
-
-    /// Brings this node to what was decided. Repeats that if the node was away and is not ready for it: another claim is in the
-    /// way, whose end it has missed, or it grants nothing for a moment. The next operation of this claim ends that, and does
-    /// not wait for it.
-    async fn restore(&self, decided: &Decided, answer: &StoreResult<Renewed>) {
-        let until = Instant::now() + AGAIN_MAX;
-        let mut pauses = Backoff::default();
-        loop {
-            let deadline = Instant::now() + RESTORE_MAX;
-            let restored = decided.restore(&self.node, &self.token_lead, answer, deadline);
-            // If the node does not answer, the next renewal tries again.
-            let Ok(Restored::NotYet(retry_in)) = answered_by(deadline, restored).await else {
-                return;
-            };
-            let pause = jittered(pauses.next(PAUSE_MIN, PAUSE_MAX));
-            let next = Instant::now() + pause.max(retry_in);
-            if next > until || self.follow_ups.are_many() {
-                return;
-            }
-            let may_be_held = async {
-                sleep_until(next).await;
-                decided.may_be_held(next + RESTORE_MAX).await
-            };
-            tokio::select! {
-                () = self.turn.is_followed() => return,
-                may_be_held = may_be_held => if !may_be_held { return },
-            }
-        }
-    }
-
-    /// Ends what this node has extended of a lease that has ended. If the node does not answer, the rest ends with its TTL.
-    async fn end_rest(&self, ran_out: bool) {
-        let deadline = Instant::now() + RESTORE_MAX;
-        if !ran_out {
-            // So its `lock_delay` closes nothing here either.
-            let released = self.node.release(&self.names, self.token, None, deadline);
-            let _ = answered_by(deadline, released).await;
-            return;
-        }
-        // A release could arrive when the claim has the lock again, and would be remembered instead of the end.
-        let shorten = RenewOptions {
-            ttl: Some(Ttl::from_store(ENDED)),
-            rollback_right: RollbackRight::AsBefore,
-            ..RenewOptions::default()
-        };
-        let shortened = self.node.renew(&self.names, self.token, shorten, deadline);
-        let _ = answered_by(deadline, shortened).await;
     }
 }

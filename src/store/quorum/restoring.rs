@@ -21,6 +21,11 @@ use crate::domain::{
 use crate::store::StoreResult;
 use crate::store::memory::wall_time;
 
+/// How much longer or shorter than was decided a lease may last that nobody has renewed or changed since: nodes renew it at
+/// different moments, and their clocks run at different rates.
+const RENEWED_LATER: Duration = Duration::from_millis(100);
+const RENEWED_BEFORE: Duration = Duration::from_secs(1);
+
 /// What a majority holds, for nodes that do not.
 #[derive(Debug)]
 pub(super) struct Decided {
@@ -31,6 +36,8 @@ pub(super) struct Decided {
     pub(super) is_withdrawable: bool,
     /// The lease of each lock, as its holder is told of it.
     pub(super) leases: Vec<Lease>,
+    /// When that was decided.
+    pub(super) since: Instant,
     /// Whether a majority has them so, apart from the tokens.
     pub(super) is_agreed: bool,
     pub(super) nodes: Arc<Nodes>,
@@ -42,7 +49,7 @@ pub(super) struct Decided {
 pub(super) enum Restored {
     /// The node has what it can have.
     Done,
-    /// It lacks the lease: another claim is in the way there, or it grants nothing for at least this long.
+    /// It lacks the lease: it does not answer, another claim is in the way there, or it grants nothing for at least this long.
     NotYet(Duration),
 }
 
@@ -72,17 +79,26 @@ impl Decided {
                 Ok(Restored::Done)
             }
             Ok(Renewed::NotHolder(_)) => self.put_back(node, token_lead, deadline).await,
-            Ok(Renewed::Mismatched(_)) | Err(_) => Ok(Restored::Done),
+            Ok(Renewed::Mismatched(_)) => Ok(Restored::Done),
+            Err(_) => Ok(Restored::NotYet(Duration::ZERO)),
         }
     }
 
-    /// Whether a majority may still have all leases, counting the nodes that do not answer. Another process may have ended
-    /// them, which a node that lacked them does not remember.
-    pub(super) async fn may_be_held(&self, deadline: Instant) -> bool {
+    /// Whether a majority may still have all leases as they were renewed, counting the nodes that do not answer. Another process
+    /// may have ended them, which a node that lacked them does not remember, or have changed them.
+    pub(super) async fn is_unchanged(&self, deadline: Instant) -> bool {
+        let (all, majority) = (self.nodes.all().len(), self.nodes.majority());
         for (name, lease) in self.claim.names.iter().zip(&self.leases) {
-            let is_same = |holder: &Holder| holder.fence == lease.holder.fence;
+            let renewed = &lease.holder;
+            let is_same = |holder: &Holder| {
+                let lasts = self.drift.at_nodes(renewed.expires_in);
+                let left = lasts.saturating_sub(self.since.elapsed());
+                (holder.fence, holder.mode, holder.hold_count)
+                    == (renewed.fence, renewed.mode, renewed.hold_count)
+                    && holder.expires_in <= left + RENEWED_LATER
+                    && holder.expires_in + RENEWED_BEFORE >= left
+            };
             let at_nodes = self.at_nodes(name, deadline, is_same).await;
-            let (all, majority) = (self.nodes.all().len(), self.nodes.majority());
             let silent = all - at_nodes.answered;
             if at_nodes.answered < majority || at_nodes.alike + silent < majority {
                 return false;

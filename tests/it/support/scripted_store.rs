@@ -88,6 +88,8 @@ pub(crate) struct ScriptedStore {
     /// After how many holders it stops an eviction.
     evicted: Option<u64>,
     health: Option<StoreHealth>,
+    /// Whether its last check has found it down.
+    pub(crate) is_known_down: AtomicBool,
     /// The polls, in order, with the tickets that they sent.
     polls: Mutex<Vec<(Token, Option<Ticket>)>>,
     /// The attempts that were undone. As Redis does, it refuses their requests from then on.
@@ -124,6 +126,7 @@ impl ScriptedStore {
             is_recovering: AtomicBool::new(false),
             evicted: None,
             health: None,
+            is_known_down: AtomicBool::new(false),
             polls: Mutex::default(),
             undone: Mutex::default(),
             operations: Mutex::default(),

@@ -13,6 +13,9 @@ use crate::support::redis_server::RedisOptions;
 /// Shorter than what goes on of a grant at a node that is silent.
 const SILENT: Duration = Duration::from_secs(2);
 
+/// Until the node that is back answers.
+const ANSWERS: Duration = Duration::from_millis(500);
+
 /// Longer than a node may get the lease of a grant or a renewal that was answered before.
 const SETTLED: Duration = Duration::from_secs(8);
 
@@ -36,8 +39,10 @@ async fn a_node_that_was_silent_ends_the_leases_that_were_evicted_meanwhile_and_
     replica.granted(&held).await;
     sleep_until(silent_until).await;
     servers[2].resume();
-    sleep(SETTLED).await;
+    // The node grants nothing yet when the holder renews, once.
+    sleep(ANSWERS).await;
     keep(&replica, &held).await;
+    sleep(SETTLED).await;
     // From now on, the holder and the next one need the node that was silent.
     servers[0].pause();
     keep(&replica, &held).await;

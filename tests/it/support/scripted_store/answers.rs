@@ -193,7 +193,9 @@ impl LockStore for ScriptedStore {
 
     fn health(&self) -> StoreHealth {
         let health = self.health.clone();
-        health.unwrap_or_else(|| self.store.health())
+        let health = health.unwrap_or_else(|| self.store.health());
+        let up = health.up && !self.is_known_down.load(Ordering::Relaxed);
+        StoreHealth { up, ..health }
     }
 
     fn set_listener(&self, listener: Arc<dyn Listener>) {
