@@ -84,27 +84,40 @@ impl Decided {
         }
     }
 
-    /// Whether a majority may still have all leases as they were renewed, counting the nodes that do not answer. Another process
-    /// may have ended them, which a node that lacked them does not remember, or have changed them.
+    /// Whether a majority may still have all leases as they were renewed. Another process may have ended them, which a node that
+    /// lacked them does not remember, or have changed them.
     pub(super) async fn is_unchanged(&self, deadline: Instant) -> bool {
+        let is_same = |lease: &Lease, holder: &Holder| {
+            let renewed = &lease.holder;
+            let lasts = self.drift.at_nodes(renewed.expires_in);
+            let left = lasts.saturating_sub(self.since.elapsed());
+            (holder.fence, holder.mode, holder.hold_count)
+                == (renewed.fence, renewed.mode, renewed.hold_count)
+                && holder.expires_in <= left + RENEWED_LATER
+                && holder.expires_in + RENEWED_BEFORE >= left
+        };
+        self.may_have(deadline, is_same).await == Some(true)
+    }
+
+    /// Whether a majority may have all leases so, counting the nodes that do not answer. None if no majority answers.
+    async fn may_have(
+        &self,
+        deadline: Instant,
+        is_so: impl Fn(&Lease, &Holder) -> bool,
+    ) -> Option<bool> {
         let (all, majority) = (self.nodes.all().len(), self.nodes.majority());
         for (name, lease) in self.claim.names.iter().zip(&self.leases) {
-            let renewed = &lease.holder;
-            let is_same = |holder: &Holder| {
-                let lasts = self.drift.at_nodes(renewed.expires_in);
-                let left = lasts.saturating_sub(self.since.elapsed());
-                (holder.fence, holder.mode, holder.hold_count)
-                    == (renewed.fence, renewed.mode, renewed.hold_count)
-                    && holder.expires_in <= left + RENEWED_LATER
-                    && holder.expires_in + RENEWED_BEFORE >= left
-            };
-            let at_nodes = self.at_nodes(name, deadline, is_same).await;
+            let at_nodes = self.at_nodes(name, deadline, |holder| is_so(lease, holder));
+            let at_nodes = at_nodes.await;
             let silent = all - at_nodes.answered;
-            if at_nodes.answered < majority || at_nodes.alike + silent < majority {
-                return false;
+            if at_nodes.answered < majority {
+                return None;
+            }
+            if at_nodes.alike + silent < majority {
+                return Some(false);
             }
         }
-        true
+        Some(true)
     }
 
     /// Has the decided tokens recorded at a node that has others, unless another attempt has received a lease there since: its
@@ -145,7 +158,10 @@ impl Decided {
         let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
         let granted = match acquired.await? {
             Acquired::Granted(granted) => granted,
-            Acquired::Refused(Refused::Blocked(_)) => return Ok(Restored::NotYet(Duration::ZERO)),
+            // It may have the lease by now, as it was before a change.
+            Acquired::Refused(Refused::Blocked(_) | Refused::Mismatched(_)) => {
+                return Ok(Restored::NotYet(Duration::ZERO));
+            }
             Acquired::Refused(Refused::Recovering { retry_in }) => {
                 return Ok(Restored::NotYet(retry_in));
             }
@@ -156,15 +172,19 @@ impl Decided {
         let is_of_other = granted.kind != GrantKind::New;
         // A node whose tokens are too large has no vote. If it failed before it has the decided token, a later renewal would find
         // its own. And a later attempt that has got the lease there meanwhile keeps the right to roll it back.
-        if is_too_far || is_of_other && self.is_withdrawable {
-            let undo = node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
-            undo.await?;
-        }
+        let mut is_undone = is_too_far || is_of_other && self.is_withdrawable;
         if !is_too_far && !is_of_other {
             let present = lease::fences(&granted.leases);
             let received_by = repeat(Some(self.attempt));
-            self.bring_tokens(node, &present, received_by, deadline)
-                .await?;
+            let brought = self.bring_tokens(node, &present, received_by, deadline);
+            // If the node fails now, a later renewal brings it the tokens.
+            let _ = brought.await;
+            // Another process may have released the claim meanwhile, before the node had the lease.
+            is_undone = self.may_have(deadline, |_, _| true).await == Some(false);
+        }
+        if is_undone {
+            let undo = node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
+            undo.await?;
         }
         Ok(Restored::Done)
     }

@@ -3,12 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold::domain::{Attempt, Claim, RenewOptions, Renewed, RollbackRight};
+use leasehold::domain::{Attempt, Claim, LockState, RenewOptions, Renewed, RollbackRight};
 use leasehold::store::LockStore;
 use tokio::time::{Instant, sleep};
 
 use super::nodes::{Process, has_granted, plain_stores};
-use crate::support::fixture::{LONG, at_depth, claim, deadline, deadlines, lock_of, rival};
+use crate::support::eventually;
+use crate::support::fixture::{
+    LONG, READ, SHORT, at_depth, claim, deadline, deadlines, lock_of, only, rival,
+};
 use crate::support::scripted_store::{Behavior, Operation};
 
 /// For longer than a node that is back takes to carry out an eviction that it has missed.
@@ -213,6 +216,68 @@ async fn a_claim_that_was_released_meanwhile_does_not_get_its_lease_back() {
         sleep(NOT_ASKED).await;
         assert!(first.held_at(&holding).await.is_empty());
     }
+}
+
+/// The node is slow, and the release passes what is on its way there.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_another_process_releases_just_then_leaves_no_rest() {
+    for is_late in [false, true] {
+        let stores = plain_stores(3);
+        let [first, second] = [(); 2].map(|()| Process::on(&stores));
+        let (in_the_way, slow) = (claim(), Behavior::Delayed(SHORT / 5));
+        let (node, holding) = (&first.nodes[2], rival(&in_the_way));
+        if is_late {
+            first.leave_at(2, &in_the_way).await;
+        }
+        first.without(&[2]);
+        first.fixture.granted(&holding).await;
+        first.settled().await;
+        first.without(&[]);
+        if is_late {
+            first.fixture.renewed(&holding, None).await;
+            sleep(Duration::from_millis(1)).await;
+            ends(&first, &in_the_way).await;
+        }
+        first.behaves(&[2], &slow);
+        if !is_late {
+            first.fixture.renewed(&holding, None).await;
+        }
+        let asked = node.acquires();
+        eventually("the lease is on its way", async || {
+            (node.acquires() > asked).then_some(())
+        })
+        .await;
+        second.fixture.freed(&holding).await;
+        first.settled().await;
+        assert!(first.held_at(&holding).await.is_empty(), "{is_late}");
+    }
+}
+
+/// Two renewals at once: one put the lease back as it was before the other one changed it.
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_a_change_although_it_got_the_lease_without_it_at_the_same_time() {
+    let process = Process::alone();
+    let holding = claim();
+    process.without(&[2]);
+    process.fixture.granted(&holding).await;
+    process.settled().await;
+    process.without(&[]);
+    process.behaves(&[2], &Behavior::Late(SHORT));
+    let shared = process.fixture.renew_in_mode(&holding, READ).await;
+    assert!(matches!(shared, Renewed::Extended(_)), "{shared:?}");
+    // The answer of the node is on its way.
+    sleep(SHORT / 2).await;
+    process.leave_at(2, &holding).await;
+    process.behaves(&[2], &Behavior::Answered);
+    process.settled().await;
+    let view = process.nodes[2]
+        .store
+        .inspect(lock_of(&holding), deadline());
+    let view = view.await.expect("the node answers");
+    let LockState::Held(holders) = view.state else {
+        panic!("it is held");
+    };
+    assert_eq!(only(holders.listed).mode, READ);
 }
 
 /// The client has given up the first request, and asked again. What the first one got is nobody's.
