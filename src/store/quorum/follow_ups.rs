@@ -108,19 +108,24 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_counted_and_room_comes_back() {
-        let begins: [(usize, fn(&FollowUps) -> Option<FollowUpPermit>); 2] = [
-            (FOLLOW_UPS_MAX, FollowUps::begin),
-            (LATE_LEASES_MAX, FollowUps::begin_late_lease),
-        ];
         let follow_ups = FollowUps::default();
-        for (before, (max, begin)) in begins.into_iter().enumerate() {
-            let running: Vec<_> = (0..max).map(|_| begin(&follow_ups)).collect();
-            assert!(running.iter().all(Option::is_some));
-            assert!(begin(&follow_ups).is_none());
-            assert_eq!(follow_ups.dropped(), before as u64 + 1);
-            drop(running);
-            assert!(begin(&follow_ups).is_some());
-        }
-        assert_eq!(follow_ups.left(), 0);
+        let running: Vec<_> = (0..FOLLOW_UPS_MAX).map(|_| follow_ups.begin()).collect();
+        assert!(running.iter().all(Option::is_some));
+        assert!(follow_ups.begin().is_none());
+        assert_eq!(follow_ups.dropped(), 1);
+        drop(running);
+        assert!(follow_ups.begin().is_some());
+    }
+
+    #[test]
+    fn leases_that_wait_take_the_room_of_nothing_else() {
+        let follow_ups = FollowUps::default();
+        let late: Vec<_> = (0..LATE_LEASES_MAX)
+            .map(|_| follow_ups.begin_late_lease())
+            .collect();
+        assert!(late.iter().all(Option::is_some));
+        assert!(follow_ups.begin_late_lease().is_none());
+        assert_eq!((follow_ups.dropped(), follow_ups.left()), (1, 0));
+        assert!(follow_ups.begin().is_some());
     }
 }

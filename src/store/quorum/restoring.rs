@@ -53,6 +53,19 @@ pub(super) enum Restored {
     NotYet(Duration),
 }
 
+impl Restored {
+    fn after(refused: &Refused) -> Self {
+        match refused {
+            // The node may have the lease by now, as it was before a change.
+            Refused::Blocked(_) | Refused::Mismatched(_) => Self::NotYet(Duration::ZERO),
+            Refused::Recovering { retry_in } => Self::NotYet(*retry_in),
+            Refused::Ended(_) | Refused::TooManyWaiters { .. } | Refused::TooManyLeases { .. } => {
+                Self::Done
+            }
+        }
+    }
+}
+
 /// How many nodes have answered, and how many of those have a lease as it was looked for.
 struct AtNodes {
     answered: usize,
@@ -158,15 +171,10 @@ impl Decided {
         let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
         let granted = match acquired.await? {
             Acquired::Granted(granted) => granted,
-            // It may have the lease by now, as it was before a change.
-            Acquired::Refused(Refused::Blocked(_) | Refused::Mismatched(_)) => {
-                return Ok(Restored::NotYet(Duration::ZERO));
+            Acquired::Refused(refused) => return Ok(Restored::after(&refused)),
+            Acquired::Waiting(_) | Acquired::Superseded | Acquired::WaitExpired => {
+                return Ok(Restored::Done);
             }
-            Acquired::Refused(Refused::Recovering { retry_in }) => {
-                return Ok(Restored::NotYet(retry_in));
-            }
-            // The node remembers an end of the claim.
-            _ => return Ok(Restored::Done),
         };
         let is_too_far = token_lead.is_too_far(&granted.leases, wall_time().unix_us());
         let is_of_other = granted.kind != GrantKind::New;
