@@ -66,10 +66,14 @@ impl Restored {
     }
 }
 
-/// How many nodes have answered, and how many of those have a lease as it was looked for.
+/// What nodes have of a lease.
 struct AtNodes {
+    /// How many have answered.
     answered: usize,
+    /// How many of those have it as it was looked for.
     alike: usize,
+    /// How many have no such lease. One with more holders than it lists may have it.
+    lacking: usize,
 }
 
 impl Decided {
@@ -97,7 +101,7 @@ impl Decided {
         }
     }
 
-    /// Whether a majority may still have all leases as they were renewed. Another process may have ended them, which a node that
+    /// Whether a majority may still have all leases as they were renewed, counting the nodes that do not answer. Another process may have ended them, which a node that
     /// lacked them does not remember, or have changed them.
     pub(super) async fn is_unchanged(&self, deadline: Instant) -> bool {
         let is_same = |lease: &Lease, holder: &Holder| {
@@ -109,28 +113,27 @@ impl Decided {
                 && holder.expires_in <= left + RENEWED_LATER
                 && holder.expires_in + RENEWED_BEFORE >= left
         };
-        self.may_have(deadline, is_same).await == Some(true)
-    }
-
-    /// Whether a majority may have all leases so, counting the nodes that do not answer. None if no majority answers.
-    async fn may_have(
-        &self,
-        deadline: Instant,
-        is_so: impl Fn(&Lease, &Holder) -> bool,
-    ) -> Option<bool> {
         let (all, majority) = (self.nodes.all().len(), self.nodes.majority());
         for (name, lease) in self.claim.names.iter().zip(&self.leases) {
-            let at_nodes = self.at_nodes(name, deadline, |holder| is_so(lease, holder));
+            let at_nodes = self.at_nodes(name, deadline, |holder| is_same(lease, holder));
             let at_nodes = at_nodes.await;
             let silent = all - at_nodes.answered;
-            if at_nodes.answered < majority {
-                return None;
-            }
-            if at_nodes.alike + silent < majority {
-                return Some(false);
+            if at_nodes.answered < majority || at_nodes.alike + silent < majority {
+                return false;
             }
         }
-        Some(true)
+        true
+    }
+
+    /// Whether so many nodes lack one of the leases that no majority has it.
+    async fn is_over(&self, deadline: Instant) -> bool {
+        let minority = self.nodes.all().len() - self.nodes.majority();
+        for name in self.claim.names.iter() {
+            if self.at_nodes(name, deadline, |_| true).await.lacking > minority {
+                return true;
+            }
+        }
+        false
     }
 
     /// Has the decided tokens recorded at a node that has others, unless another attempt has received a lease there since: its
@@ -188,7 +191,7 @@ impl Decided {
             // If the node fails now, a later renewal brings it the tokens.
             let _ = brought.await;
             // Another process may have released the claim meanwhile, before the node had the lease.
-            is_undone = self.may_have(deadline, |_, _| true).await == Some(false);
+            is_undone = self.is_over(deadline).await;
         }
         if is_undone {
             let undo = node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
@@ -270,20 +273,26 @@ impl Decided {
             let lock = lock.clone();
             Box::pin(async move { node.inspect(&lock, deadline).await })
         });
-        let has_it = |view: &&LockView| match &view.state {
+        let is_alike = |view: &&LockView| match &view.state {
             LockState::Held(holders) => {
                 let mut listed = holders.listed.iter();
                 listed.any(|it| it.claim == claim && is_so(it))
             }
             LockState::Free | LockState::Cooling { .. } => false,
         };
-        let alike = |views: &ByNode<LockView>| views.received().filter(has_it).count();
+        let lists_all = |view: &&LockView| match &view.state {
+            LockState::Held(holders) => holders.listed.len() as u64 == holders.total,
+            LockState::Free | LockState::Cooling { .. } => true,
+        };
+        let alike = |views: &ByNode<LockView>| views.received().filter(is_alike).count();
         let is_decided = |views: &ByNode<LockView>| alike(views) >= views.majority();
         let views = self.nodes.ask(deadline, &look).until(deadline, is_decided);
         let views = views.await;
+        let others = views.received().filter(|view| !is_alike(view));
         AtNodes {
             answered: views.received().count(),
             alike: alike(&views),
+            lacking: others.filter(lists_all).count(),
         }
     }
 

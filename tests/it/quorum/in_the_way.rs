@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::nodes::{Process, has_granted, plain_stores};
 use crate::support::eventually;
 use crate::support::fixture::{
-    LONG, READ, SHORT, at_depth, claim, deadline, deadlines, lock_of, only, rival,
+    LONG, READ, SHORT, at_depth, claim, deadline, deadlines, lock_of, only, reader, rival,
 };
 use crate::support::scripted_store::{Behavior, Operation};
 
@@ -250,6 +250,29 @@ async fn a_claim_that_another_process_releases_just_then_leaves_no_rest() {
         second.fixture.freed(&holding).await;
         first.settled().await;
         assert!(first.held_at(&holding).await.is_empty(), "{is_late}");
+    }
+}
+
+/// A view lists fewer of them, those first that end first.
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_the_lease_back_of_one_of_very_many_holders() {
+    let process = Process::alone();
+    process.without(&[2]);
+    let first = reader(&claim());
+    let readers: Vec<_> = (0..150).map(|_| reader(&first)).collect();
+    for claim in &readers {
+        process.fixture.granted(claim).await;
+    }
+    process.settled().await;
+    process.without(&[]);
+    for claim in &readers {
+        process.fixture.renewed(claim, None).await;
+        process.settled().await;
+    }
+    let view = process.nodes[2].store.inspect(lock_of(&first), deadline());
+    match view.await.expect("the node answers").state {
+        LockState::Held(holders) => assert_eq!(holders.total, 150),
+        state => panic!("they hold it, but: {state:?}"),
     }
 }
 
