@@ -1,9 +1,9 @@
-//! A renewal that finds the lease of another claim in the way at a node that was away.
+//! A renewal at a node that lacks the lease and is not ready for it: another claim is in the way there, or it was away.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold::domain::{Attempt, Claim, LockState, RenewOptions, Renewed, RollbackRight};
+use leasehold::domain::{Attempt, Claim, Renewed};
 use leasehold::store::LockStore;
 use tokio::time::{Instant, sleep};
 
@@ -37,14 +37,7 @@ async fn renewed_beside(process: &Process, in_the_way: &Claim, attempt: Attempt)
     ));
     process.settled().await;
     process.without(&[]);
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
-    let quorum = &process.quorum;
-    let renewed = quorum.renew(&holding.names, holding.token, change, deadline());
-    let renewed = renewed.await.expect("a majority answers");
-    assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+    process.renew_as_before(&holding).await;
     // The third node refuses it.
     sleep(Duration::from_millis(1)).await;
     holding
@@ -269,11 +262,8 @@ async fn a_node_gets_the_lease_back_of_one_of_very_many_holders() {
         process.fixture.renewed(claim, None).await;
         process.settled().await;
     }
-    let view = process.nodes[2].store.inspect(lock_of(&first), deadline());
-    match view.await.expect("the node answers").state {
-        LockState::Held(holders) => assert_eq!(holders.total, 150),
-        state => panic!("they hold it, but: {state:?}"),
-    }
+    let holders = process.holders_at(2, lock_of(&first)).await;
+    assert_eq!(holders.total, 150);
 }
 
 /// Two renewals at once: one put the lease back as it was before the other one changed it.
@@ -293,13 +283,7 @@ async fn a_node_gets_a_change_although_it_got_the_lease_without_it_at_the_same_t
     process.leave_at(2, &holding).await;
     process.behaves(&[2], &Behavior::Answered);
     process.settled().await;
-    let view = process.nodes[2]
-        .store
-        .inspect(lock_of(&holding), deadline());
-    let view = view.await.expect("the node answers");
-    let LockState::Held(holders) = view.state else {
-        panic!("it is held");
-    };
+    let holders = process.holders_at(2, lock_of(&holding)).await;
     assert_eq!(only(holders.listed).mode, READ);
 }
 

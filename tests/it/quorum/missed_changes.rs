@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Claim, Holder, LockName, LockState, Released, Renewed};
-use leasehold::store::LockStore;
+use leasehold::domain::{Claim, Released, Renewed};
 
 use super::nodes::{Process, has_granted};
 use crate::support::fixture::{
-    LONG, READ, SHORT, at_depth, claim, claim_on_all, deadline, fresh_name, hold_count, lock_of,
-    names, only,
+    LONG, READ, SHORT, at_depth, claim, claim_on_all, fresh_name, hold_count, lock_of, names, only,
 };
 
 /// Whether all nodes answer after a change that one of them has missed, before another one is away.
@@ -91,15 +89,6 @@ async fn a_ttl_that_a_node_has_missed_is_told_and_made_up_for() {
     }
 }
 
-/// The lease of a lock at one node alone.
-async fn holder_at(process: &Process, node: usize, name: &LockName) -> Holder {
-    let view = process.nodes[node].store.inspect(name, deadline()).await;
-    match view.expect("the node answers").state {
-        LockState::Held(holders) => only(holders.listed),
-        other => panic!("the claim holds the lock there, but: {other:?}"),
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_step_to_shared_that_a_node_has_missed_is_made_up_for() {
     for missing in 0..3 {
@@ -114,7 +103,7 @@ async fn a_step_to_shared_that_a_node_has_missed_is_made_up_for() {
         process.without(&[]);
         process.fixture.renewed(&claim, None).await;
         process.settled().await;
-        let holder = holder_at(&process, missing, lock_of(&claim)).await;
+        let holder = only(process.holders_at(missing, lock_of(&claim)).await.listed);
         assert_eq!(holder.mode, READ);
     }
 }
@@ -141,7 +130,7 @@ async fn each_lock_of_a_claim_is_brought_to_its_own_hold_count() {
         assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
         process.settled().await;
         for (name, depth) in claim.names.iter().zip([3, 5]) {
-            let holder = holder_at(&process, missing, name).await;
+            let holder = only(process.holders_at(missing, name).await.listed);
             assert_eq!(holder.hold_count, hold_count(depth), "{name}");
         }
     }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Attempt, Claim, LockState, Released};
+use leasehold::domain::{
+    Acquired, Attempt, Claim, Holders, LockName, LockState, Released, RenewOptions, Renewed,
+    RollbackRight,
+};
 use leasehold::store::assignment::AssignFences;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::quorum::{Drift, QuorumStore};
@@ -104,6 +107,28 @@ impl Process {
             (self.quorum.in_progress() == 0).then_some(())
         })
         .await;
+    }
+
+    /// A renewal by a stream: whoever may roll the lease back still may.
+    pub(super) async fn renew_as_before(&self, claim: &Claim) {
+        let change = RenewOptions {
+            rollback_right: RollbackRight::AsBefore,
+            ..RenewOptions::default()
+        };
+        let renewed = self
+            .quorum
+            .renew(&claim.names, claim.token, change, deadline());
+        let renewed = renewed.await.expect("a majority answers");
+        assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+    }
+
+    /// The holders of a lock at one node, of which there must be some.
+    pub(super) async fn holders_at(&self, node: usize, name: &LockName) -> Holders {
+        let view = self.nodes[node].store.inspect(name, deadline()).await;
+        match view.expect("the node answers").state {
+            LockState::Held(holders) => holders,
+            other => panic!("it is held there, but: {other:?}"),
+        }
     }
 
     /// At which nodes the lock of the claim is held.

@@ -1,8 +1,6 @@
 //! A lease that nodes lose and get back, while streams of its claim come and go.
 
-use leasehold::domain::{
-    Acquired, Attempt, Claim, GrantKind, RenewOptions, Renewed, Rollback, RollbackRight,
-};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Rollback};
 use leasehold::store::LockStore;
 
 use super::nodes::Process;
@@ -27,14 +25,7 @@ async fn loses(process: &Process, node: usize, claim: &Claim, stream: Attempt) {
     let lost = store.withdraw(claim, stream, Rollback::Close, deadline());
     lost.await.expect("the node answers");
     assert!(!process.held_at(claim).await.contains(&node));
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
-    let quorum = &process.quorum;
-    let renewed = quorum.renew(&claim.names, claim.token, change, deadline());
-    let renewed = renewed.await.expect("a majority answers");
-    assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
+    process.renew_as_before(claim).await;
     process.settled().await;
     assert_eq!(process.held_at(claim).await, [0, 1, 2]);
 }
@@ -114,13 +105,7 @@ async fn a_stream_keeps_a_lease_that_it_got_at_a_node_before_the_renewal_of_anot
     let lost = store.withdraw(&claim, first, Rollback::Close, deadline());
     lost.await.expect("the node answers");
     process.behaves(&[2], &Behavior::Late(SHORT));
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
-    let quorum = &process.quorum;
-    let renewed = quorum.renew(&claim.names, claim.token, change, deadline());
-    renewed.await.expect("a majority answers");
+    process.renew_as_before(&claim).await;
     // The answer of the node is on its way.
     tokio::time::sleep(SHORT / 2).await;
     let granted = store.acquire(&claim, second, None, deadline()).await;
