@@ -2,10 +2,11 @@
 //! that it lacks. There are limits, because a node that is silent would collect such work as fast as requests arrive.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use super::nodes::answered_by;
@@ -26,64 +27,49 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const TRY_MAX: Duration = Duration::from_secs(2);
 
 /// The follow-ups at one node.
-#[derive(Clone, Debug, Default)]
-pub(super) struct FollowUps(Arc<FollowUpCounts>);
-
-#[derive(Debug, Default)]
-struct FollowUpCounts {
-    running: AtomicUsize,
-    late_leases: AtomicUsize,
-    dropped: AtomicU64,
-}
-
-/// One operation that follows.
-#[derive(Debug)]
-pub(super) struct FollowUpPermit {
-    counts: Arc<FollowUpCounts>,
-    of: fn(&FollowUpCounts) -> &AtomicUsize,
+#[derive(Clone, Debug)]
+pub(super) struct FollowUps {
+    room: Arc<Semaphore>,
+    late_leases: Arc<Semaphore>,
+    dropped: Arc<AtomicU64>,
 }
 
 impl FollowUps {
+    pub(super) fn new() -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(FOLLOW_UPS_MAX)),
+            late_leases: Arc::new(Semaphore::new(LATE_LEASES_MAX)),
+            dropped: Arc::default(),
+        }
+    }
+
     /// Room for one more. If there is none, the node stays without that operation: what it keeps ends with its TTL, and
     /// what it lacks it gets by a renewal.
-    pub(super) fn begin(&self) -> Option<FollowUpPermit> {
-        self.permit(|counts| &counts.running, FOLLOW_UPS_MAX)
+    pub(super) fn begin(&self) -> Option<OwnedSemaphorePermit> {
+        self.begin_in(&self.room)
     }
 
     /// Room for one more lease that waits until the node is ready for it. If there is none, the node gets it by a renewal.
-    pub(super) fn begin_late_lease(&self) -> Option<FollowUpPermit> {
-        self.permit(|counts| &counts.late_leases, LATE_LEASES_MAX)
+    pub(super) fn begin_late_lease(&self) -> Option<OwnedSemaphorePermit> {
+        self.begin_in(&self.late_leases)
     }
 
-    fn permit(
-        &self,
-        of: fn(&FollowUpCounts) -> &AtomicUsize,
-        max: usize,
-    ) -> Option<FollowUpPermit> {
-        // Held from here on, so that it is counted down in either case.
-        let counts = Arc::clone(&self.0);
-        let permit = FollowUpPermit { counts, of };
-        if of(&self.0).fetch_add(1, Ordering::Relaxed) < max {
-            return Some(permit);
+    fn begin_in(&self, room: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(room).try_acquire_owned().ok();
+        if permit.is_none() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.0.dropped.fetch_add(1, Ordering::Relaxed);
-        None
+        permit
     }
 
     /// How many are left, without leases that wait: the node has nothing to end for those.
     pub(super) fn left(&self) -> usize {
-        self.0.running.load(Ordering::Relaxed)
+        FOLLOW_UPS_MAX - self.room.available_permits()
     }
 
     /// How many had no room.
     pub(super) fn dropped(&self) -> u64 {
-        self.0.dropped.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for FollowUpPermit {
-    fn drop(&mut self) {
-        (self.of)(&self.counts).fetch_sub(1, Ordering::Relaxed);
+        self.dropped.load(Ordering::Relaxed)
     }
 }
 
@@ -108,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_counted_and_room_comes_back() {
-        let follow_ups = FollowUps::default();
+        let follow_ups = FollowUps::new();
         let running: Vec<_> = (0..FOLLOW_UPS_MAX).map(|_| follow_ups.begin()).collect();
         assert!(running.iter().all(Option::is_some));
         assert!(follow_ups.begin().is_none());
@@ -119,7 +105,7 @@ mod tests {
 
     #[test]
     fn leases_that_wait_take_the_room_of_nothing_else() {
-        let follow_ups = FollowUps::default();
+        let follow_ups = FollowUps::new();
         let late: Vec<_> = (0..LATE_LEASES_MAX)
             .map(|_| follow_ups.begin_late_lease())
             .collect();

@@ -64,7 +64,7 @@ pub(super) struct NodeAnswers<T> {
 impl Nodes {
     pub(super) fn new(nodes: Vec<NodeStore>) -> Self {
         Self {
-            follow_ups: nodes.iter().map(|_| FollowUps::default()).collect(),
+            follow_ups: nodes.iter().map(|_| FollowUps::new()).collect(),
             token_leads: nodes.iter().map(|_| TokenLead::default()).collect(),
             nodes,
             turns: NodeTurns::default(),

@@ -49,7 +49,7 @@ pub(super) struct Decided {
 pub(super) enum Restored {
     /// The node has what it can have.
     Done,
-    /// It lacks the lease: it does not answer, another claim is in the way there, or it grants nothing for at least this long.
+    /// It lacks the lease: another claim is in the way there, or it grants nothing for at least this long.
     NotYet(Duration),
 }
 
@@ -82,11 +82,11 @@ impl Decided {
         &self,
         node: &NodeStore,
         token_lead: &TokenLead,
-        answer: &StoreResult<Renewed>,
+        renewed: &Renewed,
         deadline: Instant,
     ) -> StoreResult<Restored> {
-        match answer {
-            Ok(Renewed::Extended(renewals)) => {
+        match renewed {
+            Renewed::Extended(renewals) => {
                 let received_by = renewals.iter().map(|it| it.withdrawable_by);
                 self.bring_tokens(node, &fences(renewals), received_by, deadline)
                     .await?;
@@ -95,14 +95,13 @@ impl Decided {
                 }
                 Ok(Restored::Done)
             }
-            Ok(Renewed::NotHolder(_)) => self.put_back(node, token_lead, deadline).await,
-            Ok(Renewed::Mismatched(_)) => Ok(Restored::Done),
-            Err(_) => Ok(Restored::NotYet(Duration::ZERO)),
+            Renewed::NotHolder(_) => self.put_back(node, token_lead, deadline).await,
+            Renewed::Mismatched(_) => Ok(Restored::Done),
         }
     }
 
-    /// Whether a majority may still have all leases as they were renewed, counting the nodes that do not answer. Another process may have ended them, which a node that
-    /// lacked them does not remember, or have changed them.
+    /// Whether a majority may still have all leases as they were renewed, counting the nodes that do not answer. Another
+    /// process may have ended them, which a node that lacked them does not remember, or have changed them.
     pub(super) async fn is_unchanged(&self, deadline: Instant) -> bool {
         let is_same = |lease: &Lease, holder: &Holder| {
             let renewed = &lease.holder;

@@ -27,13 +27,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep};
 
 use super::attempts::Attempts;
 use super::decision::{Assignment, Decision};
 use super::drift::{TOO_FAR_AHEAD, TokenLead};
-use super::follow_ups::{FollowUpPermit, FollowUps, confirm};
+use super::follow_ups::{FollowUps, confirm};
 use super::late_changes::of_acquire;
 use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by};
 use super::recording::{Recorded, Recording, changes, recorded};
@@ -244,7 +244,7 @@ impl RoundPart {
         may_hold: bool,
         answer: &StoreResult<Acquired>,
         place: Option<u64>,
-        follow_up: Option<FollowUpPermit>,
+        follow_up: Option<OwnedSemaphorePermit>,
     ) {
         if may_hold {
             // The next round, or the next poll of a request that waits, asks this node again.

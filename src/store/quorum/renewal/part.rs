@@ -79,25 +79,31 @@ impl RenewalPart {
         let Ok(decision) = decision.map(|decision| decision.clone()) else {
             return;
         };
-        let Some(follow_up) = self.follow_ups.begin() else {
-            return;
-        };
-        match decision {
-            RenewalDecision::Extended(decided) => {
-                let deadline = Instant::now() + RESTORE_MAX;
-                let restored = decided.restore(&self.node, &self.token_lead, &answer, deadline);
-                let restored = answered_by(deadline, restored).await;
-                drop(follow_up);
-                match restored {
-                    Ok(Restored::NotYet(wait)) => self.restore_later(&decided, wait).await,
-                    // If the node does not answer, the next renewal tries again.
-                    Ok(Restored::Done) | Err(_) => {}
+        match (decision, answer) {
+            (RenewalDecision::Extended(decided), Ok(renewed)) => {
+                if let Some(wait) = self.restore(&decided, &renewed).await {
+                    self.restore_later(&decided, wait).await;
                 }
             }
-            RenewalDecision::Ended { ran_out } if matches!(answer, Ok(Renewed::Extended(_))) => {
+            (RenewalDecision::Extended(decided), Err(_)) => {
+                self.restore_later(&decided, Duration::ZERO).await;
+            }
+            (RenewalDecision::Ended { ran_out }, Ok(Renewed::Extended(_))) => {
                 self.end_rest(ran_out).await;
             }
-            RenewalDecision::Ended { .. } | RenewalDecision::Open => {}
+            (RenewalDecision::Ended { .. } | RenewalDecision::Open, _) => {}
+        }
+    }
+
+    /// Brings the node to what was decided, or tells after which wait that is to be tried again. If the node does not answer now,
+    /// the next renewal tries again.
+    async fn restore(&self, decided: &Decided, renewed: &Renewed) -> Option<Duration> {
+        let _follow_up = self.follow_ups.begin()?;
+        let deadline = Instant::now() + RESTORE_MAX;
+        let restored = decided.restore(&self.node, &self.token_lead, renewed, deadline);
+        match answered_by(deadline, restored).await {
+            Ok(Restored::NotYet(wait)) => Some(wait),
+            Ok(Restored::Done) | Err(_) => None,
         }
     }
 
@@ -148,7 +154,7 @@ impl RenewalPart {
         let renewed = self
             .node
             .renew(&self.names, self.token, options, deadline)
-            .await;
+            .await?;
         decided
             .restore(&self.node, &self.token_lead, &renewed, deadline)
             .await
@@ -156,6 +162,9 @@ impl RenewalPart {
 
     /// Ends what this node has extended of a lease that has ended. If the node does not answer, the rest ends with its TTL.
     async fn end_rest(&self, ran_out: bool) {
+        let Some(_follow_up) = self.follow_ups.begin() else {
+            return;
+        };
         let deadline = Instant::now() + RESTORE_MAX;
         if !ran_out {
             // So its `lock_delay` closes nothing here either.
