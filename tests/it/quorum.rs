@@ -22,6 +22,7 @@ mod refusals;
 mod repeated;
 mod reports;
 mod restored;
+mod several_locks;
 mod tokens;
 mod unclear_changes;
 mod views;

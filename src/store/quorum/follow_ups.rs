@@ -98,7 +98,10 @@ mod tests {
         let running: Vec<_> = (0..FOLLOW_UPS_MAX).map(|_| follow_ups.begin()).collect();
         assert!(running.iter().all(Option::is_some));
         assert!(follow_ups.begin().is_none());
-        assert_eq!(follow_ups.dropped(), 1);
+        assert_eq!(
+            (follow_ups.dropped(), follow_ups.left()),
+            (1, FOLLOW_UPS_MAX)
+        );
         drop(running);
         assert!(follow_ups.begin().is_some());
     }

@@ -334,11 +334,9 @@ impl<T> ByNode<T> {
                 .filter_map(|answer| answer.as_ref().err())
         };
         let fault = self.fault();
-        let details: Vec<_> = failures().map(StoreError::detail).collect();
-        let detail = format!(
-            "{answered} of {nodes} nodes have answered: {}",
-            details.join("; ")
-        );
+        let details = failures().map(|failure| format!("; {}", failure.detail()));
+        let details: String = details.collect();
+        let detail = format!("{answered} of {nodes} nodes have answered in time{details}");
         let may_be_done = failures().any(|failure| matches!(failure, StoreError::Unknown { .. }))
             || self.missing() > 0
             || answered > 0;

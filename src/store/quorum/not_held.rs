@@ -6,14 +6,15 @@ use super::merge;
 use super::nodes::ByNode;
 use crate::domain::{LockName, LockNames, NotHeld, NotHolder, Renewed};
 
-/// For each lock that is not held, the reason that a majority knows, or else the one that says most: a node that never had
-/// the lease knows none.
+/// For each lock that a majority does not have, the reason that a majority knows, or else the one that says most: a node that
+/// never had the lease knows none. A node that lacks one lock of a claim refuses all, and names those that it lacks.
 pub(super) fn merged(votes: &ByNode<Renewed>) -> Vec<NotHeld> {
     let mut by_name: BTreeMap<&LockName, Vec<NotHolder>> = BTreeMap::new();
     for lost in reports(votes).flatten() {
         let reasons = by_name.entry(&lost.name).or_default();
         reasons.push(lost.reason.clone());
     }
+    by_name.retain(|_, reasons| reasons.len() >= votes.majority());
     let merged = by_name.into_iter().filter_map(|(name, reasons)| {
         let common = merge::agreed(votes.majority(), &reasons);
         let known = common.filter(|reason| *reason != NotHolder::Unknown);

@@ -18,14 +18,17 @@ use super::nodes::{ByNode, NodeAnswers};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::restoring::{Decided, fences};
 use super::{lease, merge, not_held};
-use crate::domain::{Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, Token};
+use crate::domain::{
+    Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token,
+};
 use crate::store::assignment::Assigned;
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
 
 impl Core {
-    /// Renews, and does so again if another request of the claim is deciding on other tokens.
+    /// Renews, and does so again if another request of the claim is deciding on other tokens, or if each lock is held by a
+    /// majority, but no majority has all.
     pub(super) async fn renew(
         &self,
         names: &LockNames,
@@ -35,11 +38,36 @@ impl Core {
     ) -> StoreResult<Renewed> {
         let mut tries = BusyTries::default();
         loop {
-            let renewed = self.renew_once(names, token, change, deadline).await;
+            let renewed = match self.renew_once(names, token, change, deadline).await {
+                Ok(Renewed::NotHolder(lost)) if lost.is_empty() => {
+                    self.bring_each(names, token, deadline).await?;
+                    let detail = "a majority of the nodes has each lock of the request, but no majority has all";
+                    Err(StoreError::unknown(Fault::Busy, detail))
+                }
+                renewed => renewed,
+            };
             if !tries.again(&renewed, deadline).await {
                 return renewed;
             }
         }
+    }
+
+    /// Renews the locks one by one, so that nodes get those that they lack.
+    async fn bring_each(
+        &self,
+        names: &LockNames,
+        token: Token,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let as_it_is = RenewOptions {
+            rollback_right: RollbackRight::AsBefore,
+            ..RenewOptions::default()
+        };
+        for name in names.iter() {
+            let name = LockNames::from(name.clone());
+            self.renew_once(&name, token, as_it_is, deadline).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn renew_once(

@@ -246,6 +246,41 @@ async fn a_claim_that_another_process_releases_just_then_leaves_no_rest() {
     }
 }
 
+/// Two of five nodes lack it, and a third may have it.
+#[tokio::test(start_paused = true)]
+async fn a_node_keeps_the_lease_that_it_got_back_while_a_majority_may_have_it() {
+    let process = Process::on(&plain_stores(5));
+    let claim = claim();
+    process.without(&[3]);
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.without(&[]);
+    process.behaves(&[3], &Behavior::Delayed(SHORT / 5));
+    process.fixture.renewed(&claim, None).await;
+    for node in [2, 4] {
+        let store = &process.nodes[node].store;
+        let released = store.release(&claim.names, claim.token, None, deadline());
+        released.await.expect("the node answers");
+    }
+    process.behaves(&[1], &Behavior::Unanswered);
+    process.settled().await;
+    assert_eq!(process.held_at(&claim).await, [0, 1, 3]);
+}
+
+/// As if a release were on its way, which has reached one node.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_one_node_alone_still_has_is_not_put_back() {
+    let process = Process::alone();
+    let in_the_way = claim();
+    let holding = renewed_beside(&process, &in_the_way, Attempt::random()).await;
+    let store = &process.nodes[1].store;
+    let released = store.release(&holding.names, holding.token, None, deadline());
+    released.await.expect("the node answers");
+    ends(&process, &in_the_way).await;
+    process.settled().await;
+    assert_eq!(process.held_at(&holding).await, [0]);
+}
+
 /// A view lists fewer of them, those first that end first.
 #[tokio::test(start_paused = true)]
 async fn a_node_gets_the_lease_back_of_one_of_very_many_holders() {

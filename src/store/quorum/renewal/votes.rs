@@ -17,7 +17,8 @@ pub(super) fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
 /// Whether further answers make no difference.
 pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
     let refused = votes.received().filter(|vote| extended(vote).is_none());
-    refused.count() >= votes.majority() && not_held::agree(votes)
+    let is_clear = || mismatched(votes).is_some() || !not_held::merged(votes).is_empty();
+    refused.count() >= votes.majority() && not_held::agree(votes) && is_clear()
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
@@ -49,16 +50,21 @@ pub(super) fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
     merge::agreed(votes.majority(), &all)?
 }
 
-/// The answer to a renewal that no majority has carried out.
+/// The answer to a renewal that no majority has carried out. It names no lock if no majority lacks one of them, but none has all
+/// either.
 pub(super) fn refusal(votes: &ByNode<Renewed>) -> StoreResult<Renewed> {
     let majority = votes.majority();
     let refused = votes.received().filter(|vote| extended(vote).is_none());
     if refused.count() < majority && votes.received().count() < votes.0.len() {
         return Err(votes.no_majority(Effect::MayBeDone));
     }
-    let mut answers = votes.received();
-    if let Some(mismatched) = answers.find(|vote| matches!(vote, Renewed::Mismatched(_))) {
-        return Ok(mismatched.clone());
+    match mismatched(votes) {
+        Some(mismatched) => Ok(mismatched.clone()),
+        None => Ok(Renewed::NotHolder(not_held::merged(votes))),
     }
-    Ok(Renewed::NotHolder(not_held::merged(votes)))
+}
+
+fn mismatched(votes: &ByNode<Renewed>) -> Option<&Renewed> {
+    let mut answers = votes.received();
+    answers.find(|vote| matches!(vote, Renewed::Mismatched(_)))
 }

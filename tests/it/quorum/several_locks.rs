@@ -1,0 +1,128 @@
+//! Claims on several locks, of which nodes have different ones: what a majority has of each lock decides.
+
+use std::time::Duration;
+
+use leasehold::domain::{Claim, NotHeld, NotHolder, RenewOptions, Renewed};
+use leasehold::store::{LockStore, StoreError};
+
+use super::nodes::{Process, has_granted};
+use crate::support::fixture::{
+    SHORT, claim_on, claim_on_all, deadline, fresh_name, lock_of, lost, names,
+};
+use crate::support::scripted_store::Behavior;
+
+/// How late a node answers that is waited for.
+const SLOW: Duration = Duration::from_millis(50);
+
+/// A claim on three locks, and its part for each.
+fn claim_on_three() -> (Claim, [Claim; 3]) {
+    let locks = [(); 3].map(|()| fresh_name());
+    let claim = claim_on_all(names(&locks));
+    let parts = locks.map(|lock| Claim {
+        token: claim.token,
+        ..claim_on(&lock)
+    });
+    (claim, parts)
+}
+
+impl Process {
+    /// Has each of these claims granted while another one of the nodes is down.
+    async fn granted_at_all_but_one(&self, claims: &[Claim; 3]) {
+        for (down, claim) in claims.iter().enumerate() {
+            self.without(&[down]);
+            assert!(has_granted(self.acquire(claim).await));
+            self.settled().await;
+        }
+        self.without(&[]);
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewed, StoreError> {
+        let options = RenewOptions::default();
+        let renewed = self
+            .quorum
+            .renew(&claim.names, claim.token, options, deadline());
+        renewed.await
+    }
+}
+
+fn lost_of(renewed: Renewed) -> Vec<NotHeld> {
+    match renewed {
+        Renewed::NotHolder(lost) => lost,
+        other => panic!("a lease is lost, but: {other:?}"),
+    }
+}
+
+/// Else the holder would stop work that it may go on with.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_one_node_alone_lacks_is_not_among_those_that_are_lost() {
+    for lacking in 0..3 {
+        let process = Process::alone();
+        let (claim, [ended, held, _]) = claim_on_three();
+        process.without(&[lacking]);
+        process.fixture.all_granted(&claim).await;
+        process.fixture.renewed(&ended, Some(SHORT)).await;
+        process.fixture.outlast(SHORT).await;
+        process.settled().await;
+        process.without(&[]);
+        let lost_leases = lost_of(process.fixture.renew(&claim).await);
+        assert_eq!(lost_leases, [lost(lock_of(&ended), NotHolder::Expired)]);
+        process.fixture.renewed(&held, None).await;
+    }
+}
+
+/// As with a client that acquires one lock after the other, and renews all with one request.
+#[tokio::test(start_paused = true)]
+async fn locks_of_which_each_node_lacks_another_one_are_renewed_together() {
+    let process = Process::alone();
+    let (claim, parts) = claim_on_three();
+    process.granted_at_all_but_one(&parts).await;
+    let renewed = process.renew(&claim).await;
+    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    process.settled().await;
+    for part in &parts {
+        assert_eq!(process.held_at(part).await, [0, 1, 2]);
+    }
+}
+
+/// The node that does not answer may have all of them.
+#[tokio::test(start_paused = true)]
+async fn locks_that_a_silent_node_may_have_are_not_lost() {
+    let process = Process::alone();
+    let (claim, parts) = claim_on_three();
+    process.granted_at_all_but_one(&parts).await;
+    process.behaves(&[2], &Behavior::Unanswered);
+    match process.renew(&claim).await {
+        Err(StoreError::Unknown { .. }) => {}
+        other => panic!("it is not known, but: {other:?}"),
+    }
+    process.behaves(&[2], &Behavior::Answered);
+    process.settled().await;
+    let renewed = process.renew(&claim).await;
+    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+}
+
+/// The first two nodes lack different ones.
+#[tokio::test(start_paused = true)]
+async fn what_is_lost_may_depend_on_a_slow_node() {
+    let process = Process::alone();
+    let (claim, [held, ended, _]) = claim_on_three();
+    process.without(&[0]);
+    assert!(has_granted(process.acquire(&held).await));
+    process.settled().await;
+    process.without(&[]);
+    assert!(has_granted(process.acquire(&ended).await));
+    process.settled().await;
+    for node in &process.nodes[1..] {
+        let released = node
+            .store
+            .release(&ended.names, ended.token, None, deadline());
+        released.await.expect("the node answers");
+    }
+    process.behaves(&[2], &Behavior::Delayed(SLOW));
+    let both = Claim {
+        names: names([lock_of(&held), lock_of(&ended)]),
+        ..claim
+    };
+    let lost_leases = lost_of(process.fixture.renew(&both).await);
+    assert_eq!(lost_leases, [lost(lock_of(&ended), NotHolder::Released)]);
+}
