@@ -95,8 +95,55 @@ impl Decided {
                 }
                 Ok(Restored::Done)
             }
+            Renewed::NotHolder(lacking) if lacking.len() < self.leases.len() => {
+                self.restore_each(node, token_lead, deadline).await
+            }
             Renewed::NotHolder(_) => self.put_back(node, token_lead, deadline).await,
             Renewed::Mismatched(_) => Ok(Restored::Done),
+        }
+    }
+
+    /// Brings a node that has some of the locks to each, one by one: it has refused to extend those that it has, and refuses to
+    /// grant them together with the others.
+    async fn restore_each(
+        &self,
+        node: &NodeStore,
+        token_lead: &TokenLead,
+        deadline: Instant,
+    ) -> StoreResult<Restored> {
+        let options = RenewOptions {
+            rollback_right: match self.is_withdrawable {
+                true => RollbackRight::AsBefore,
+                false => RollbackRight::default(),
+            },
+            ..RenewOptions::default()
+        };
+        let mut restored = Restored::Done;
+        for (name, lease) in self.claim.names.iter().zip(&self.leases) {
+            let one = self.of_one(name, lease);
+            let renewed = node.renew(&one.claim.names, one.claim.token, options, deadline);
+            let renewed = renewed.await?;
+            let restoring = one.restore(node, token_lead, &renewed, deadline);
+            match Box::pin(restoring).await? {
+                Restored::Done => {}
+                not_yet @ Restored::NotYet(_) => restored = not_yet,
+            }
+        }
+        Ok(restored)
+    }
+
+    fn of_one(&self, name: &LockName, lease: &Lease) -> Self {
+        Self {
+            claim: Claim {
+                names: LockNames::from(name.clone()),
+                ttl: self.drift.kept_at_nodes(lease.ttl),
+                mode: lease.holder.mode,
+                hold_count: lease.holder.hold_count,
+                ..self.claim.clone()
+            },
+            leases: vec![lease.clone()],
+            nodes: Arc::clone(&self.nodes),
+            ..*self
         }
     }
 

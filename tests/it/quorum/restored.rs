@@ -1,5 +1,7 @@
 //! A lease that nodes lose and get back, while streams of its claim come and go.
 
+use std::sync::atomic::Ordering;
+
 use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Rollback};
 use leasehold::store::LockStore;
 
@@ -39,6 +41,23 @@ async fn a_stream_that_closes_releases_the_lease_also_at_nodes_that_got_it_back(
     for node in [0, 1] {
         loses(&process, node, &claim, stream).await;
     }
+    closes(&process, &claim, stream).await;
+    assert!(process.held_at(&claim).await.is_empty());
+}
+
+/// The node was away at a renewal, which has been repeated there since.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_closes_releases_the_lease_also_at_a_node_that_is_back() {
+    let process = Process::alone();
+    let (claim, stream) = (claim(), Attempt::random());
+    opens(&process, &claim, stream).await;
+    let is_known_down = &process.nodes[2].is_known_down;
+    process.without(&[2]);
+    is_known_down.store(true, Ordering::Relaxed);
+    process.renew_as_before(&claim).await;
+    process.without(&[]);
+    is_known_down.store(false, Ordering::Relaxed);
+    process.settled().await;
     closes(&process, &claim, stream).await;
     assert!(process.held_at(&claim).await.is_empty());
 }

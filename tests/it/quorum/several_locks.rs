@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use leasehold::domain::{Claim, NotHeld, NotHolder, RenewOptions, Renewed};
 use leasehold::store::{LockStore, StoreError};
+use tokio::time::sleep;
 
 use super::nodes::{Process, has_granted};
 use crate::support::fixture::{
-    SHORT, claim_on, claim_on_all, deadline, fresh_name, lock_of, lost, names,
+    LONG, SHORT, claim_on, claim_on_all, deadline, fresh_name, lock_of, lost, names, only,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -125,4 +126,29 @@ async fn what_is_lost_may_depend_on_a_slow_node() {
     };
     let lost_leases = lost_of(process.fixture.renew(&both).await);
     assert_eq!(lost_leases, [lost(lock_of(&ended), NotHolder::Released)]);
+}
+
+/// As after a re-entry that has reached a node before the grant.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_has_a_part_of_the_locks_gets_the_others_with_a_renewal() {
+    for has in 0..3 {
+        let process = Process::alone();
+        let (claim, parts) = claim_on_three();
+        process.without(&[2]);
+        process.fixture.all_granted(&claim).await;
+        process.settled().await;
+        process.without(&[]);
+        process.leave_at(2, &parts[has]).await;
+        sleep(SHORT).await;
+        let renewed = process.renew(&claim).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        process.settled().await;
+        for part in &parts {
+            let holder = only(process.holders_at(2, lock_of(part)).await.listed);
+            assert!(holder.expires_in > LONG - SHORT, "{:?}", holder.expires_in);
+        }
+        process.without(&[1]);
+        let renewed = process.renew(&claim).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    }
 }
