@@ -9,11 +9,7 @@ use crate::domain::{LockName, LockNames, NotHeld, NotHolder, Renewed};
 /// For each lock that a majority does not have, the reason that a majority knows, or else the one that says most: a node that
 /// never had the lease knows none. A node that lacks one lock of a claim refuses all, and names those that it lacks.
 pub(super) fn merged(votes: &ByNode<Renewed>) -> Vec<NotHeld> {
-    let mut by_name: BTreeMap<&LockName, Vec<NotHolder>> = BTreeMap::new();
-    for lost in reports(votes).flatten() {
-        let reasons = by_name.entry(&lost.name).or_default();
-        reasons.push(lost.reason.clone());
-    }
+    let mut by_name = by_name(votes);
     by_name.retain(|_, reasons| reasons.len() >= votes.majority());
     let merged = by_name.into_iter().filter_map(|(name, reasons)| {
         let common = merge::agreed(votes.majority(), &reasons);
@@ -27,12 +23,18 @@ pub(super) fn merged(votes: &ByNode<Renewed>) -> Vec<NotHeld> {
     merged.collect()
 }
 
-/// Whether no two nodes know different reasons. If they do, a majority decides.
-pub(super) fn agree(votes: &ByNode<Renewed>) -> bool {
-    let mut known: BTreeMap<&LockName, &NotHolder> = BTreeMap::new();
-    let all = reports(votes).flatten();
-    let mut all = all.filter(|lost| lost.reason != NotHolder::Unknown);
-    all.all(|lost| *known.entry(&lost.name).or_insert(&lost.reason) == &lost.reason)
+/// Whether further answers make no difference to this: it is known of each lock whether a majority lacks it, and no two nodes
+/// know different reasons. If they do, a majority decides.
+pub(super) fn is_clear(votes: &ByNode<Renewed>) -> bool {
+    let by_name = by_name(votes);
+    let mut locks = by_name.values();
+    locks.all(|reasons| {
+        let is_lacking = reasons.len() >= votes.majority();
+        let may_be = reasons.len() + votes.missing() >= votes.majority();
+        let mut known = reasons.iter().filter(|it| **it != NotHolder::Unknown);
+        let first = known.next();
+        is_lacking == may_be && known.all(|reason| Some(reason) == first)
+    })
 }
 
 /// Whether a majority remembers of each of these locks that the claim has ended there. Then it cannot be granted them again
@@ -45,6 +47,16 @@ pub(super) fn has_ended(votes: &ByNode<Renewed>, names: &LockNames) -> bool {
         };
         reports(votes).filter(remembers).count() >= votes.majority()
     })
+}
+
+/// What nodes that lack a lock know of that.
+fn by_name(votes: &ByNode<Renewed>) -> BTreeMap<&LockName, Vec<NotHolder>> {
+    let mut by_name: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for lost in reports(votes).flatten() {
+        let reasons = by_name.entry(&lost.name).or_default();
+        reasons.push(lost.reason.clone());
+    }
+    by_name
 }
 
 fn reports(votes: &ByNode<Renewed>) -> impl Iterator<Item = &[NotHeld]> {

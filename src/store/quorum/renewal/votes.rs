@@ -17,8 +17,7 @@ pub(super) fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
 /// Whether further answers make no difference.
 pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
     let refused = votes.received().filter(|vote| extended(vote).is_none());
-    let is_clear = || mismatched(votes).is_some() || !not_held::merged(votes).is_empty();
-    refused.count() >= votes.majority() && not_held::agree(votes) && is_clear()
+    refused.count() >= votes.majority() && not_held::is_clear(votes)
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
