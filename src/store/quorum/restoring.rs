@@ -95,16 +95,25 @@ impl Decided {
                 }
                 Ok(Restored::Done)
             }
-            Renewed::NotHolder(lacking) if lacking.len() < self.leases.len() => {
-                self.restore_each(node, token_lead, deadline).await
+            Renewed::NotHolder(lacking)
+                if lacking.len() == self.leases.len() && self.are_alike() =>
+            {
+                self.put_back(node, token_lead, deadline).await
             }
-            Renewed::NotHolder(_) => self.put_back(node, token_lead, deadline).await,
+            Renewed::NotHolder(_) => self.restore_each(node, token_lead, deadline).await,
             Renewed::Mismatched(_) => Ok(Restored::Done),
         }
     }
 
-    /// Brings a node that has some of the locks to each, one by one: it has refused to extend those that it has, and refuses to
-    /// grant them together with the others.
+    /// Whether one claim can have all leases: it has one TTL, mode and hold count.
+    fn are_alike(&self) -> bool {
+        let terms = |lease: &Lease| (lease.ttl, lease.holder.mode, lease.holder.hold_count);
+        let mut pairs = self.leases.windows(2);
+        pairs.all(|pair| terms(&pair[0]) == terms(&pair[1]))
+    }
+
+    /// Brings the node to each lock of its own. One that has some of them has refused to extend those, and refuses to grant them
+    /// together with the others.
     async fn restore_each(
         &self,
         node: &NodeStore,

@@ -9,7 +9,8 @@ use tokio::time::sleep;
 
 use super::nodes::{Process, has_granted};
 use crate::support::fixture::{
-    LONG, SHORT, claim_on, claim_on_all, deadline, fresh_name, lock_of, lost, names, only,
+    LONG, READ, SHORT, at_depth, claim_on, claim_on_all, deadline, fresh_name, lock_of, lost,
+    names, only,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -152,5 +153,31 @@ async fn a_node_that_has_a_part_of_the_locks_gets_the_others_with_a_renewal() {
         process.without(&[1]);
         let renewed = process.renew(&claim).await;
         assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_each_lock_back_as_it_is() {
+    for shared in 0..3 {
+        let process = Process::alone();
+        let (claim, parts) = claim_on_three();
+        process.without(&[2]);
+        process.fixture.all_granted(&claim).await;
+        let [downgraded, entered] = [&parts[shared], &parts[(shared + 1) % 3]];
+        process.fixture.renew_in_mode(downgraded, READ).await;
+        process.fixture.renewed(downgraded, Some(LONG / 2)).await;
+        assert!(has_granted(process.acquire(&at_depth(entered, 3)).await));
+        process.settled().await;
+        process.without(&[]);
+        let renewed = process.renew(&claim).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        process.settled().await;
+        for (number, part) in parts.iter().enumerate() {
+            let [there, here] = [0, 2].map(|node| process.holders_at(node, lock_of(part)));
+            let [there, here] = [only(there.await.listed), only(here.await.listed)];
+            assert_eq!(here.mode == READ, number == shared);
+            assert_eq!((here.mode, here.hold_count), (there.mode, there.hold_count));
+            assert!(here.expires_in.abs_diff(there.expires_in) < SHORT);
+        }
     }
 }
