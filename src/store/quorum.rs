@@ -8,6 +8,7 @@
 //! they show does not matter. What a node is, is not known here.
 
 mod acquire;
+mod answers;
 mod attempts;
 mod busy;
 mod counting;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Core;
+use super::answers::{ByNode, Effect};
 use super::drift::Drift;
 use super::late_changes::{may_re_enter, of_acquire};
 use super::lease;
-use super::nodes::{ByNode, Effect};
 use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
 use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};

@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::QuorumStore;
-use super::nodes::{ByNode, Effect, NodeOperation, Tries};
+use super::answers::{ByNode, Effect};
+use super::nodes::{NodeOperation, Tries};
 use crate::domain::{CountOutcome, CountStep, LeaseQuota, LockName, Token};
 use crate::store::{CountLeases, StoreResult};
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Core;
+use super::answers::{ByNode, Effect};
 use super::busy::BusyTries;
 use super::late_changes::of_change;
-use super::nodes::{ByNode, Effect, NodeOperation, Tries};
+use super::nodes::{NodeOperation, Tries};
 use super::{lease, merge};
 use crate::domain::{
     Attempt, Claim, Fence, Lease, LockNames, Released, RenewOptions, Rollback, RollbackRight,

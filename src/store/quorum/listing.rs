@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::future::join_all;
 
 use super::Core;
+use super::answers::Effect;
 use super::merge;
-use super::nodes::Effect;
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom, Queue};
 use crate::store::{Deadlines, ListQuery, StoreResult};
 

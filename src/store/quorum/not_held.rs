@@ -2,15 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use super::answers::ByNode;
 use super::merge;
-use super::nodes::ByNode;
 use crate::domain::{LockName, LockNames, NotHeld, NotHolder, Renewed};
 
-/// For each lock that a majority does not have, the reason that a majority knows, or else the one that says most: a node that
-/// never had the lease knows none. A node that lacks one lock of a claim refuses all, and names those that it lacks.
+/// For each lock that a majority lacks, the reason that a majority knows, or else the one that says most: a node that never had
+/// the lease knows none. A node that lacks one lock of a claim refuses all, and names those that it lacks. If one is lost,
+/// another that a majority may lack, too, is not left out.
 pub(super) fn merged(votes: &ByNode<Renewed>) -> Vec<NotHeld> {
     let mut by_name = by_name(votes);
-    by_name.retain(|_, reasons| reasons.len() >= votes.majority());
+    let most = by_name.values().map(Vec::len).max();
+    let needed = match most.is_some_and(|most| most >= votes.majority()) {
+        true => merge::needed(votes.0.len(), votes.received().count()),
+        false => votes.majority(),
+    };
+    by_name.retain(|_, reasons| reasons.len() >= needed);
     let merged = by_name.into_iter().filter_map(|(name, reasons)| {
         let common = merge::agreed(votes.majority(), &reasons);
         let known = common.filter(|reason| *reason != NotHolder::Unknown);

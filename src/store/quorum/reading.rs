@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Core;
+use super::answers::{ByNode, Effect};
 use super::disagreement::Dissenters;
 use super::late_changes::CHANGE_WITHIN;
 use super::merge;
-use super::nodes::{ByNode, Effect, NodeOperation};
+use super::nodes::NodeOperation;
 use crate::backoff::{Backoff, jittered};
 use crate::domain::{ClaimDigest, Evicted, LockName, LockView};
 use crate::store::assignment::MissedEviction;

@@ -1,6 +1,6 @@
 //! Having decided tokens recorded: what a node answers to that, and with which tokens to try again.
 
-use super::nodes::ByNode;
+use super::answers::ByNode;
 use crate::domain::{Attempt, Fence, Granted};
 use crate::store::assignment::{FenceChange, PermitUse};
 

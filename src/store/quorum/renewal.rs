@@ -10,11 +10,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::part::{RenewalDecision, RenewalPart};
-use self::votes::{agree_on_terms, agreed_fences, extended, is_decided, refusal, withdrawable_by};
+use self::votes::{
+    agree_on_terms, agreed_fences, extended, has_outcome, is_decided, refusal, withdrawable_by,
+};
 use super::Core;
+use super::answers::{ByNode, NodeAnswers};
 use super::busy::BusyTries;
 use super::late_changes::of_change;
-use super::nodes::{ByNode, NodeAnswers};
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::restoring::{Decided, fences};
 use super::{lease, merge, not_held};
@@ -87,7 +89,7 @@ impl Core {
             Some(_) => of_change(deadline),
         };
         let (decision, decided) = watch::channel(RenewalDecision::Open);
-        let (sender, answers) = NodeAnswers::of(self.nodes.all().len());
+        let (sender, answers) = NodeAnswers::answered_if(has_outcome, self.nodes.all().len());
         for at_node in self.nodes.in_turn(token) {
             let index = at_node.index;
             let part = RenewalPart {

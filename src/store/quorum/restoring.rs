@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::answers::ByNode;
 use super::drift::{Drift, TokenLead};
 use super::lease;
-use super::nodes::{ByNode, NodeOperation, NodeStore, Nodes};
+use super::nodes::{NodeOperation, NodeStore, Nodes};
 use super::recording::changes;
 use crate::domain::{
     Acquired, Attempt, Claim, Fence, GrantKind, Holder, Lease, LockName, LockNames, LockState,

@@ -30,12 +30,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep};
 
+use super::answers::{ByNode, NodeAnswers};
 use super::attempts::Attempts;
 use super::decision::{Assignment, Decision};
 use super::drift::{TOO_FAR_AHEAD, TokenLead};
 use super::follow_ups::{FollowUps, confirm};
 use super::late_changes::of_acquire;
-use super::nodes::{ByNode, NodeAnswers, NodeStore, Nodes, answered_by};
+use super::nodes::{NodeStore, Nodes, answered_by};
 use super::recording::{Recorded, Recording, changes, recorded};
 use super::turns::NodeTurn;
 use super::verdict::fences;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::answers::{ByNode, Effect};
 use super::drift::Drift;
-use super::nodes::{ByNode, Effect};
 use super::{lease, merge};
 use crate::backoff::up_to;
 use crate::domain::{

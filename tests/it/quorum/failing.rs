@@ -154,6 +154,24 @@ async fn a_renewal_puts_the_lease_back_at_a_node_that_was_away() {
     assert_held(&process.fixture.acquire(&rival(&claim)).await);
 }
 
+/// One node lacks the lease, so that another one which is slow decides. Later it has a majority without that one.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_waits_for_a_slow_node_without_which_there_is_no_majority() {
+    let process = Process::alone();
+    process.without(&[2]);
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.without(&[]);
+    process.behaves(&[1], &Behavior::Delayed(SHORT));
+    for _ in 0..2 {
+        process.fixture.renewed(&claim, None).await;
+        process.settled().await;
+        assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
+        process.behaves(&[1], &Behavior::Unanswered);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_put_back_keeps_its_depth_and_its_limits() {
     let process = Process::alone();

@@ -131,6 +131,30 @@ async fn which_locks_are_lost_may_depend_on_a_slow_node() {
     }
 }
 
+/// Another claim may have it already.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_may_be_lost_is_named_beside_one_that_is() {
+    let process = Process::alone();
+    let (claim, [lost_one, may_be_lost, held]) = claim_on_three();
+    process.fixture.all_granted(&claim).await;
+    process.settled().await;
+    for (part, nodes) in [(&lost_one, 0..2), (&may_be_lost, 1..2)] {
+        for node in &process.nodes[nodes] {
+            let released = node
+                .store
+                .release(&part.names, part.token, None, deadline());
+            released.await.expect("the node answers");
+        }
+    }
+    process.behaves(&[2], &Behavior::Unanswered);
+    let lost_leases = lost_of(process.fixture.renew(&claim).await);
+    let expected = [&lost_one, &may_be_lost].map(|it| lost(lock_of(it), NotHolder::Released));
+    assert_eq!(lost_leases, expected);
+    process.behaves(&[2], &Behavior::Answered);
+    process.settled().await;
+    process.fixture.renewed(&held, None).await;
+}
+
 /// As after a re-entry that has reached a node before the grant.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_has_a_part_of_the_locks_gets_the_others_with_a_renewal() {

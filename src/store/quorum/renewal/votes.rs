@@ -1,6 +1,6 @@
 //! What the answers of the nodes to a renewal mean together.
 
-use super::super::nodes::{ByNode, Effect};
+use super::super::answers::{ByNode, Effect};
 use super::super::restoring::fences;
 use super::super::{lease, merge, not_held};
 use crate::domain::{Attempt, Fence, Renewal, Renewed};
@@ -19,6 +19,14 @@ pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
     let refused = votes.received().filter(|vote| extended(vote).is_none());
     refused.count() >= votes.majority() && not_held::is_clear(votes)
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
+}
+
+/// Whether a majority has extended the leases, or refused to. Else only a slow node can tell, however often the request is
+/// repeated.
+pub(super) fn has_outcome(votes: &ByNode<Renewed>) -> bool {
+    let extended = votes.received().filter_map(extended).count();
+    let refused = votes.received().count() - extended;
+    extended.max(refused) >= votes.majority()
 }
 
 /// Whether a majority has extended leases with the same hold counts, TTLs and modes.
