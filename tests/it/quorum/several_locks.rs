@@ -46,6 +46,11 @@ impl Process {
             .renew(&claim.names, claim.token, options, deadline());
         renewed.await
     }
+
+    async fn all_renewed(&self, claim: &Claim) {
+        let renewed = self.renew(claim).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    }
 }
 
 fn lost_of(renewed: Renewed) -> Vec<NotHeld> {
@@ -79,8 +84,7 @@ async fn locks_of_which_each_node_lacks_another_one_are_renewed_together() {
     let process = Process::alone();
     let (claim, parts) = claim_on_three();
     process.granted_at_all_but_one(&parts).await;
-    let renewed = process.renew(&claim).await;
-    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    process.all_renewed(&claim).await;
     process.settled().await;
     for part in &parts {
         assert_eq!(process.held_at(part).await, [0, 1, 2]);
@@ -100,8 +104,7 @@ async fn locks_that_a_silent_node_may_have_are_not_lost() {
     }
     process.behaves(&[2], &Behavior::Answered);
     process.settled().await;
-    let renewed = process.renew(&claim).await;
-    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    process.all_renewed(&claim).await;
 }
 
 /// The first two nodes lack different ones.
@@ -167,16 +170,14 @@ async fn a_node_that_has_a_part_of_the_locks_gets_the_others_with_a_renewal() {
         process.without(&[]);
         process.leave_at(2, &parts[has]).await;
         sleep(SHORT).await;
-        let renewed = process.renew(&claim).await;
-        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        process.all_renewed(&claim).await;
         process.settled().await;
         for part in &parts {
             let holder = only(process.holders_at(2, lock_of(part)).await.listed);
             assert!(holder.expires_in > LONG - SHORT, "{:?}", holder.expires_in);
         }
         process.without(&[1]);
-        let renewed = process.renew(&claim).await;
-        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        process.all_renewed(&claim).await;
     }
 }
 
@@ -193,8 +194,7 @@ async fn a_node_gets_each_lock_back_as_it_is() {
         assert!(has_granted(process.acquire(&at_depth(entered, 3)).await));
         process.settled().await;
         process.without(&[]);
-        let renewed = process.renew(&claim).await;
-        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        process.all_renewed(&claim).await;
         process.settled().await;
         for (number, part) in parts.iter().enumerate() {
             let [there, here] = [0, 2].map(|node| process.holders_at(node, lock_of(part)));
