@@ -24,6 +24,7 @@ mod listing;
 mod merge;
 mod nodes;
 mod not_held;
+mod part_held;
 mod reading;
 mod recording;
 mod renewal;

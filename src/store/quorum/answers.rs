@@ -11,7 +11,7 @@ use crate::store::{Fault, StoreError, StoreResult};
 
 /// How long an operation waits for the rest once a majority has answered without deciding it. A node that is slower than
 /// that has no say in it.
-const LATE_ANSWERS_MAX: Duration = Duration::from_millis(100);
+pub(super) const LATE_ANSWERS_MAX: Duration = Duration::from_millis(100);
 
 /// The answers of the nodes to one operation.
 pub(super) struct NodeAnswers<T> {

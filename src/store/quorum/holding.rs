@@ -93,7 +93,7 @@ impl Core {
                 rollback_right: RollbackRight::AsBefore,
                 ..RenewOptions::default()
             };
-            let _ = self.renew_once(names, token, options, deadline).await;
+            let _ = self.renew_together(names, token, options, deadline).await;
         }
     }
 

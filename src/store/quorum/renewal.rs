@@ -1,6 +1,7 @@
 //! Renewing a claim, and having each node brought to what a majority has renewed. What a node does for that is in `part`, and
 //! what it gets in `restoring`.
 
+mod each;
 mod part;
 mod votes;
 
@@ -20,17 +21,15 @@ use super::late_changes::of_change;
 use super::recording::{RECORDINGS_MAX, changes, fences_above};
 use super::restoring::{Decided, fences};
 use super::{lease, merge, not_held};
-use crate::domain::{
-    Attempt, Claim, Fence, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token,
-};
+use crate::domain::{Fence, LockNames, RenewOptions, Renewal, Renewed, Token};
 use crate::store::assignment::Assigned;
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
 
 impl Core {
-    /// Renews, and does so again if another request of the claim is deciding on other tokens, or if each lock is held by a
-    /// majority, but no majority has all.
+    /// Renews, and does so again if another request of the claim is deciding on other tokens. If each lock is held by a
+    /// majority, but no majority has all, each is extended where it is held: together no majority would extend them.
     pub(super) async fn renew(
         &self,
         names: &LockNames,
@@ -40,11 +39,9 @@ impl Core {
     ) -> StoreResult<Renewed> {
         let mut tries = BusyTries::default();
         loop {
-            let renewed = match self.renew_once(names, token, change, deadline).await {
+            let renewed = match self.renew_together(names, token, change, deadline).await {
                 Ok(Renewed::NotHolder(lost)) if lost.is_empty() => {
-                    self.bring_each(names, token, deadline).await?;
-                    let detail = "a majority of the nodes has each lock of the request, but no majority has all";
-                    Err(StoreError::unknown(Fault::Busy, detail))
+                    self.renew_each((names, token), change, deadline).await
                 }
                 renewed => renewed,
             };
@@ -54,25 +51,8 @@ impl Core {
         }
     }
 
-    /// Renews the locks one by one, so that nodes get those that they lack.
-    async fn bring_each(
-        &self,
-        names: &LockNames,
-        token: Token,
-        deadline: Instant,
-    ) -> StoreResult<()> {
-        let as_it_is = RenewOptions {
-            rollback_right: RollbackRight::AsBefore,
-            ..RenewOptions::default()
-        };
-        for name in names.iter() {
-            let name = LockNames::from(name.clone());
-            self.renew_once(&name, token, as_it_is, deadline).await?;
-        }
-        Ok(())
-    }
-
-    pub(super) async fn renew_once(
+    /// Renews at the nodes that have all locks.
+    pub(super) async fn renew_together(
         &self,
         names: &LockNames,
         token: Token,
@@ -90,30 +70,18 @@ impl Core {
         };
         let (decision, decided) = watch::channel(RenewalDecision::Open);
         let (sender, answers) = NodeAnswers::answered_if(has_outcome, self.nodes.all().len());
-        for at_node in self.nodes.in_turn(token) {
-            let index = at_node.index;
-            let part = RenewalPart {
-                node: at_node.store,
-                turn: at_node.turn,
-                follow_ups: at_node.follow_ups,
-                token_lead: at_node.token_lead,
-                names: names.clone(),
-                token,
-                options,
-                deadline: nodes_deadline,
-                decision: decided.clone(),
-            };
+        for (index, part) in self.parts((names, token), options, nodes_deadline, &decided) {
             let sender = sender.clone();
             // The renewal may have been decided without this node.
             let run = part.run(move |answer| drop(sender.send((index, answer))));
             tokio::spawn(traces::inherit(run));
         }
+        drop(decided);
         let votes = match change.ttl {
             None => answers.until(deadline, is_decided).await,
             Some(_) => answers.of_all(nodes_deadline).await,
         };
-        let majority = self.nodes.majority();
-        if votes.received().filter_map(extended).count() < majority {
+        if votes.received().filter_map(extended).count() < votes.majority() {
             if not_held::has_ended(&votes, names) {
                 let ran_out = not_held::merged(&votes)
                     .iter()
@@ -122,43 +90,85 @@ impl Core {
             }
             return refusal(&votes);
         }
-        let withdrawable_by = withdrawable_by(&votes);
-        let mut renewals = self.renewals(&votes, withdrawable_by, change.ttl.is_some());
-        // A lease that no attempt may roll back stays so at each node: nobody knows a random one.
-        let attempt = withdrawable_by.unwrap_or_else(Attempt::random);
-        let fences = match agreed_fences(&votes) {
+        decision.send_replace(RenewalDecision::Counted);
+        let has_new_ttl = change.ttl.is_some();
+        let renewals = self.decided_renewals((names, token), &votes, has_new_ttl, deadline);
+        let renewals = renewals.await?;
+        let is_agreed = agree_on_terms(&votes);
+        self.conclude((names, token), &renewals, is_agreed, begun, &decision)?;
+        Ok(Renewed::Extended(renewals))
+    }
+
+    /// The parts of the nodes in a renewal.
+    fn parts<'a>(
+        &'a self,
+        (names, token): (&'a LockNames, Token),
+        options: RenewOptions,
+        deadline: Instant,
+        decision: &'a watch::Receiver<RenewalDecision>,
+    ) -> impl Iterator<Item = (usize, RenewalPart)> + 'a {
+        self.nodes.in_turn(token).map(move |at_node| {
+            let part = RenewalPart {
+                node: at_node.store,
+                turn: at_node.turn,
+                follow_ups: at_node.follow_ups,
+                token_lead: at_node.token_lead,
+                names: names.clone(),
+                token,
+                options,
+                deadline,
+                decision: decision.clone(),
+            };
+            (at_node.index, part)
+        })
+    }
+
+    /// The renewals that a majority has carried out, with tokens that a majority has.
+    async fn decided_renewals(
+        &self,
+        claim: (&LockNames, Token),
+        votes: &ByNode<Renewed>,
+        has_new_ttl: bool,
+        deadline: Instant,
+    ) -> StoreResult<Vec<Renewal>> {
+        let mut renewals = self.renewals(votes, has_new_ttl);
+        let fences = match agreed_fences(votes) {
             Some(agreed) => agreed,
-            None => {
-                self.settle((names, token, attempt), &votes, &renewals, deadline)
-                    .await?
-            }
+            None => self.settle(claim, votes, &renewals, deadline).await?,
         };
         for (renewal, fence) in renewals.iter_mut().zip(fences) {
             renewal.lease.holder.fence = fence;
         }
+        Ok(renewals)
+    }
+
+    /// Tells the nodes what was decided, unless the leases have run out since they were asked.
+    fn conclude(
+        &self,
+        claim: (&LockNames, Token),
+        renewals: &[Renewal],
+        is_agreed: bool,
+        begun: Instant,
+        decision: &watch::Sender<RenewalDecision>,
+    ) -> StoreResult<()> {
         let is_over = |renewal: &Renewal| renewal.lease.holder.expires_in <= begun.elapsed();
         if renewals.iter().any(is_over) {
             let detail = "the leases were extended too late";
             return Err(StoreError::unknown(Fault::Timeout, detail));
         }
         if let Some(renewal) = renewals.first().filter(|it| it.is_of_stream) {
-            self.attempts.keep(token, renewal.lease.ttl.get());
+            self.attempts.keep(claim.1, renewal.lease.ttl.get());
         }
-        let is_agreed = agree_on_terms(&votes);
-        if let Some(decided) = self.decided((names, token, attempt), &renewals, is_agreed) {
-            decision.send_replace(RenewalDecision::Extended(decided));
+        if let Some(decided) = self.decided(claim, renewals, is_agreed) {
+            decision.send_replace(RenewalDecision::Extended(Arc::new(decided)));
         }
-        Ok(Renewed::Extended(renewals))
+        Ok(())
     }
 
     /// The renewals that a majority has carried out, as the holder is told of them, with the largest tokens that the nodes
     /// report.
-    fn renewals(
-        &self,
-        votes: &ByNode<Renewed>,
-        withdrawable_by: Option<Attempt>,
-        has_new_ttl: bool,
-    ) -> Vec<Renewal> {
+    fn renewals(&self, votes: &ByNode<Renewed>, has_new_ttl: bool) -> Vec<Renewal> {
+        let withdrawable_by = withdrawable_by(votes);
         let (drift, majority) = (self.drift, self.nodes.majority());
         let extended: Vec<_> = votes.received().filter_map(extended).collect();
         let largest = merge::largest(extended.iter().map(|renewals| fences(renewals)));
@@ -190,7 +200,7 @@ impl Core {
     /// the tokens as one that was away does.
     async fn settle(
         &self,
-        renewed: (&LockNames, Token, Attempt),
+        claim: (&LockNames, Token),
         votes: &ByNode<Renewed>,
         renewals: &[Renewal],
         deadline: Instant,
@@ -199,8 +209,8 @@ impl Core {
             let detail = "nodes have the leases with different fencing tokens";
             StoreError::unknown(Fault::Busy, detail)
         };
-        let decided_so_far = self.decided(renewed, renewals, false);
-        let follower = decided_so_far.ok_or_else(unsettled)?;
+        let decided_so_far = self.decided(claim, renewals, false);
+        let follower = Arc::new(decided_so_far.ok_or_else(unsettled)?);
         let now_us = wall_time().unix_us();
         let present = self.nodes.token_leads().zip(&votes.0).map(|(lead, vote)| {
             let renewals = extended(vote.as_ref()?.as_ref().ok()?)?;
@@ -251,38 +261,10 @@ impl Core {
     /// What nodes need to take part again.
     fn decided(
         &self,
-        (names, token, attempt): (&LockNames, Token, Attempt),
+        claim: (&LockNames, Token),
         renewals: &[Renewal],
         is_agreed: bool,
-    ) -> Option<Arc<Decided>> {
-        let first = renewals.first()?;
-        let lease = &first.lease;
-        let claim = Claim {
-            mode: lease.holder.mode,
-            // The claim has its locks, whoever waits for them there.
-            fair: false,
-            hold_count: lease.holder.hold_count,
-            owner: lease.holder.owner.clone(),
-            metadata: lease.holder.metadata.clone(),
-            ..Claim::plain(names.clone(), token, lease.ttl)
-        };
-        // The nodes have reported their own times, which have the allowance.
-        let limits = first.limits;
-        Some(Arc::new(Decided {
-            claim: Claim {
-                min_hold: limits.min_hold_left,
-                max_hold: limits.max_hold_left,
-                lock_delay: limits.lock_delay,
-                takes_over: first.is_of_stream,
-                ..self.drift.claim_at_nodes(&claim)
-            },
-            attempt,
-            is_withdrawable: first.withdrawable_by.is_some(),
-            leases: renewals.iter().map(|it| it.lease.clone()).collect(),
-            since: Instant::now(),
-            is_agreed,
-            nodes: Arc::clone(&self.nodes),
-            drift: self.drift,
-        }))
+    ) -> Option<Decided> {
+        Decided::new(&self.nodes, self.drift, claim, renewals.to_vec(), is_agreed)
     }
 }

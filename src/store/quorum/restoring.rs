@@ -2,47 +2,44 @@
 //! changes that it has missed. Otherwise a lease that is renewed for long would lose one node after the other, and a
 //! majority might have missed different changes of it. When that is done is in `renewal`.
 
-use std::cmp::Ordering;
-use std::iter::repeat;
+mod looking;
+mod missed_changes;
+
+use std::iter::{repeat, zip};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answers::ByNode;
 use super::drift::{Drift, TokenLead};
 use super::lease;
-use super::nodes::{NodeOperation, NodeStore, Nodes};
+use super::nodes::{NodeStore, Nodes};
+use super::part_held::{PartHeld, renew_part_held};
 use super::recording::changes;
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Holder, Lease, LockName, LockNames, LockState,
-    LockView, Mode, Refused, RenewOptions, Renewal, Renewed, Rollback, RollbackRight, StepBack,
-    Ttl,
+    Acquired, Attempt, Claim, Fence, GrantKind, LockNames, Refused, RenewOptions, Renewal, Renewed,
+    Rollback, RollbackRight, Token,
 };
 use crate::store::StoreResult;
 use crate::store::memory::wall_time;
 
-/// How much longer or shorter than was decided a lease may last that nobody has renewed or changed since: nodes renew it at
-/// different moments, and their clocks run at different rates.
-const RENEWED_LATER: Duration = Duration::from_millis(100);
-const RENEWED_BEFORE: Duration = Duration::from_secs(1);
-
 /// What a majority holds, for nodes that do not.
 #[derive(Debug)]
 pub(super) struct Decided {
+    /// What a node that lacks all leases grants. It fits the first, and the others if they [are alike](Self::are_alike).
     pub(super) claim: Claim,
     /// What a node that lacks the lease grants it to.
-    pub(super) attempt: Attempt,
-    /// Whether this attempt may roll it back at a majority. Else nobody knows it.
-    pub(super) is_withdrawable: bool,
-    /// The lease of each lock, as its holder is told of it.
-    pub(super) leases: Vec<Lease>,
+    attempt: Attempt,
+    /// Whether an attempt may roll a lease back at a majority. Else nobody knows this one.
+    is_withdrawable: bool,
+    /// For each lock, what its holder is told of it.
+    renewals: Vec<Renewal>,
     /// When that was decided.
-    pub(super) since: Instant,
+    since: Instant,
     /// Whether a majority has them so, apart from the tokens.
-    pub(super) is_agreed: bool,
-    pub(super) nodes: Arc<Nodes>,
-    pub(super) drift: Drift,
+    is_agreed: bool,
+    nodes: Arc<Nodes>,
+    drift: Drift,
 }
 
 /// What became of an attempt to bring a node to what was decided.
@@ -67,17 +64,68 @@ impl Restored {
     }
 }
 
-/// What nodes have of a lease.
-struct AtNodes {
-    /// How many have answered.
-    answered: usize,
-    /// How many of those have it as it was looked for.
-    alike: usize,
-    /// How many have no such lease. One with more holders than it lists may have it.
-    lacking: usize,
-}
-
 impl Decided {
+    /// None if there is no lease.
+    pub(super) fn new(
+        nodes: &Arc<Nodes>,
+        drift: Drift,
+        (names, token): (&LockNames, Token),
+        renewals: Vec<Renewal>,
+        is_agreed: bool,
+    ) -> Option<Self> {
+        let first = renewals.first()?;
+        let (lease, limits) = (&first.lease, first.limits);
+        let claim = Claim {
+            mode: lease.holder.mode,
+            // The claim has its locks, whoever waits for them there.
+            fair: false,
+            hold_count: lease.holder.hold_count,
+            owner: lease.holder.owner.clone(),
+            metadata: lease.holder.metadata.clone(),
+            ..Claim::plain(names.clone(), token, lease.ttl)
+        };
+        Some(Self {
+            // The nodes have reported their own times, which have the allowance.
+            claim: Claim {
+                min_hold: limits.min_hold_left,
+                max_hold: limits.max_hold_left,
+                lock_delay: limits.lock_delay,
+                takes_over: first.is_of_stream,
+                ..drift.claim_at_nodes(&claim)
+            },
+            // A lease that no attempt may roll back stays so at each node: nobody knows a random one.
+            attempt: first.withdrawable_by.unwrap_or_else(Attempt::random),
+            is_withdrawable: renewals.iter().any(|it| it.withdrawable_by.is_some()),
+            renewals,
+            since: Instant::now(),
+            is_agreed,
+            nodes: Arc::clone(nodes),
+            drift,
+        })
+    }
+
+    /// The same for some of the locks, by number. None if there are none.
+    fn of_those(&self, is_one: impl Fn(usize) -> bool) -> Option<Self> {
+        let locks = zip(self.claim.names.iter(), &self.renewals).enumerate();
+        let those = locks.filter(|(number, _)| is_one(*number));
+        let (names, renewals) = those
+            .map(|(_, (name, it))| (name.clone(), it.clone()))
+            .unzip();
+        let names = LockNames::several(names).ok()?;
+        let claim = (&names, self.claim.token);
+        let those = Self::new(&self.nodes, self.drift, claim, renewals, self.is_agreed)?;
+        Some(Self {
+            since: self.since,
+            ..those
+        })
+    }
+
+    /// Whether one grant can give all leases.
+    fn are_alike(&self) -> bool {
+        let mut pairs = self.renewals.windows(2);
+        pairs.all(|pair| terms(&pair[0]) == terms(&pair[1]))
+    }
+
     /// Brings a node to what was decided, which has answered this to the renewal.
     pub(super) async fn restore(
         &self,
@@ -88,108 +136,61 @@ impl Decided {
     ) -> StoreResult<Restored> {
         match renewed {
             Renewed::Extended(renewals) => {
-                let received_by = renewals.iter().map(|it| it.withdrawable_by);
-                self.bring_tokens(node, &fences(renewals), received_by, deadline)
-                    .await?;
-                if self.is_agreed {
-                    self.make_up(node, renewals, deadline).await?;
-                }
+                self.bring_changes(node, renewals, deadline).await?;
                 Ok(Restored::Done)
             }
-            Renewed::NotHolder(lacking)
-                if lacking.len() == self.leases.len() && self.are_alike() =>
-            {
+            Renewed::NotHolder(lacking) if lacking.len() == self.renewals.len() => {
                 self.put_back(node, token_lead, deadline).await
             }
-            Renewed::NotHolder(_) => self.restore_each(node, token_lead, deadline).await,
+            // It has refused to extend those that it has, and refuses to grant them together with the others.
+            Renewed::NotHolder(_) => {
+                let options = RenewOptions {
+                    rollback_right: match self.is_withdrawable {
+                        true => RollbackRight::AsBefore,
+                        false => RollbackRight::default(),
+                    },
+                    ..RenewOptions::default()
+                };
+                let (names, token) = (&self.claim.names, self.claim.token);
+                let held = renew_part_held(node, (names, token), options, deadline).await?;
+                self.restore_rest(node, token_lead, &held, deadline).await
+            }
             Renewed::Mismatched(_) => Ok(Restored::Done),
         }
     }
 
-    /// Whether one claim can have all leases: it has one TTL, mode and hold count.
-    fn are_alike(&self) -> bool {
-        let terms = |lease: &Lease| (lease.ttl, lease.holder.mode, lease.holder.hold_count);
-        let mut pairs = self.leases.windows(2);
-        pairs.all(|pair| terms(&pair[0]) == terms(&pair[1]))
-    }
-
-    /// Brings the node to each lock of its own. One that has some of them has refused to extend those, and refuses to grant them
-    /// together with the others.
-    async fn restore_each(
+    /// The same for a node that has extended a part of the leases.
+    pub(super) async fn restore_rest(
         &self,
         node: &NodeStore,
         token_lead: &TokenLead,
+        held: &PartHeld,
         deadline: Instant,
     ) -> StoreResult<Restored> {
-        let options = RenewOptions {
-            rollback_right: match self.is_withdrawable {
-                true => RollbackRight::AsBefore,
-                false => RollbackRight::default(),
-            },
-            ..RenewOptions::default()
-        };
-        let mut restored = Restored::Done;
-        for (name, lease) in self.claim.names.iter().zip(&self.leases) {
-            let one = self.of_one(name, lease);
-            let renewed = node.renew(&one.claim.names, one.claim.token, options, deadline);
-            let renewed = renewed.await?;
-            let restoring = one.restore(node, token_lead, &renewed, deadline);
-            match Box::pin(restoring).await? {
-                Restored::Done => {}
-                not_yet @ Restored::NotYet(_) => restored = not_yet,
-            }
+        if let Some(extended) = self.of_those(|number| held[number].is_some()) {
+            let renewals: Vec<_> = held.iter().flatten().cloned().collect();
+            extended.bring_changes(node, &renewals, deadline).await?;
         }
-        Ok(restored)
-    }
-
-    fn of_one(&self, name: &LockName, lease: &Lease) -> Self {
-        Self {
-            claim: Claim {
-                names: LockNames::from(name.clone()),
-                ttl: self.drift.kept_at_nodes(lease.ttl),
-                mode: lease.holder.mode,
-                hold_count: lease.holder.hold_count,
-                ..self.claim.clone()
-            },
-            leases: vec![lease.clone()],
-            nodes: Arc::clone(&self.nodes),
-            ..*self
+        match self.of_those(|number| held[number].is_none()) {
+            Some(lacking) => lacking.put_back(node, token_lead, deadline).await,
+            None => Ok(Restored::Done),
         }
     }
 
-    /// Whether a majority may still have all leases as they were renewed, counting the nodes that do not answer. Another
-    /// process may have ended them, which a node that lacked them does not remember, or have changed them.
-    pub(super) async fn is_unchanged(&self, deadline: Instant) -> bool {
-        let is_same = |lease: &Lease, holder: &Holder| {
-            let renewed = &lease.holder;
-            let lasts = self.drift.at_nodes(renewed.expires_in);
-            let left = lasts.saturating_sub(self.since.elapsed());
-            (holder.fence, holder.mode, holder.hold_count)
-                == (renewed.fence, renewed.mode, renewed.hold_count)
-                && holder.expires_in <= left + RENEWED_LATER
-                && holder.expires_in + RENEWED_BEFORE >= left
-        };
-        let (all, majority) = (self.nodes.all().len(), self.nodes.majority());
-        for (name, lease) in self.claim.names.iter().zip(&self.leases) {
-            let at_nodes = self.at_nodes(name, deadline, |holder| is_same(lease, holder));
-            let at_nodes = at_nodes.await;
-            let silent = all - at_nodes.answered;
-            if at_nodes.answered < majority || at_nodes.alike + silent < majority {
-                return false;
-            }
+    /// Brings a node that has extended the leases what it has missed.
+    async fn bring_changes(
+        &self,
+        node: &NodeStore,
+        renewals: &[Renewal],
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let received_by = renewals.iter().map(|it| it.withdrawable_by);
+        self.bring_tokens(node, &fences(renewals), received_by, deadline)
+            .await?;
+        if self.is_agreed {
+            self.make_up(node, renewals, deadline).await?;
         }
-        true
-    }
-
-    /// Whether so many nodes lack one of the leases that no majority has it.
-    async fn is_over(&self, deadline: Instant) -> bool {
-        let minority = self.nodes.all().len() - self.nodes.majority();
-        for name in self.claim.names.iter() {
-            if self.at_nodes(name, deadline, |_| true).await.lacking > minority {
-                return true;
-            }
-        }
-        false
+        Ok(())
     }
 
     /// Has the decided tokens recorded at a node that has others, unless another attempt has received a lease there since: its
@@ -201,7 +202,7 @@ impl Decided {
         received_by: impl Iterator<Item = Option<Attempt>>,
         deadline: Instant,
     ) -> StoreResult<()> {
-        let decided = lease::fences(&self.leases);
+        let decided = fences(&self.renewals);
         if present == decided {
             return Ok(());
         }
@@ -220,20 +221,45 @@ impl Decided {
         assigned.await.map(drop)
     }
 
-    /// Puts the lease back at a node that lacks it, with the decided tokens.
+    /// Puts the leases back at a node that lacks them: together if nothing is in the way, else those that it can have.
     async fn put_back(
         &self,
         node: &NodeStore,
         token_lead: &TokenLead,
         deadline: Instant,
     ) -> StoreResult<Restored> {
+        let count = self.renewals.len();
+        if self.are_alike() {
+            match self.grant(node, token_lead, deadline).await? {
+                None => return Ok(Restored::Done),
+                Some(Refused::Recovering { retry_in }) => return Ok(Restored::NotYet(retry_in)),
+                Some(refused) if count == 1 => return Ok(Restored::after(&refused)),
+                Some(_) => {}
+            }
+        }
+        let mut restored = Restored::Done;
+        for one in (0..count).filter_map(|one| self.of_those(|number| number == one)) {
+            let refused = one.grant(node, token_lead, deadline).await?;
+            let not_yet = refused.map(|it| Restored::after(&it));
+            restored = not_yet
+                .filter(|it| *it != Restored::Done)
+                .unwrap_or(restored);
+        }
+        Ok(restored)
+    }
+
+    /// Has the node grant the leases, with the decided tokens, or tells why it does not.
+    async fn grant(
+        &self,
+        node: &NodeStore,
+        token_lead: &TokenLead,
+        deadline: Instant,
+    ) -> StoreResult<Option<Refused>> {
         let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
         let granted = match acquired.await? {
             Acquired::Granted(granted) => granted,
-            Acquired::Refused(refused) => return Ok(Restored::after(&refused)),
-            Acquired::Waiting(_) | Acquired::Superseded | Acquired::WaitExpired => {
-                return Ok(Restored::Done);
-            }
+            Acquired::Refused(refused) => return Ok(Some(refused)),
+            Acquired::Waiting(_) | Acquired::Superseded | Acquired::WaitExpired => return Ok(None),
         };
         let is_too_far = token_lead.is_too_far(&granted.leases, wall_time().unix_us());
         let is_of_other = granted.kind != GrantKind::New;
@@ -253,142 +279,22 @@ impl Decided {
             let undo = node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);
             undo.await?;
         }
-        Ok(Restored::Done)
+        Ok(None)
     }
+}
 
-    /// Makes up for the changes of the leases that the node has missed.
-    async fn make_up(
-        &self,
-        node: &NodeStore,
-        at_node: &[Renewal],
-        deadline: Instant,
-    ) -> StoreResult<()> {
-        let names = self.claim.names.iter();
-        for ((name, has), decided) in names.zip(at_node).zip(&self.leases) {
-            let has = &has.lease;
-            // A node that alone has the lease shared keeps it so: nothing makes it exclusive there again.
-            let mode = (has.holder.mode != decided.holder.mode).then_some(decided.holder.mode);
-            let mode = mode.filter(|mode| *mode != Mode::Exclusive);
-            let ttl = self.missed_ttl(name, has.ttl, decided.ttl, deadline).await;
-            if mode.is_some() || ttl.is_some() {
-                let change = RenewOptions {
-                    ttl: ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
-                    mode,
-                    rollback_right: RollbackRight::AsBefore,
-                };
-                let name = LockNames::from(name.clone());
-                let renewed = node.renew(&name, self.claim.token, change, deadline);
-                renewed.await?;
-            }
-            self.set_hold_count(node, name, [has, decided], deadline)
-                .await?;
-        }
-        Ok(())
-    }
-
-    /// The TTL that the node has missed, if it has another one. A shorter one only if a majority still has the lease for no
-    /// longer than that: it may have been lengthened since, and the node may be one of a majority that knows.
-    async fn missed_ttl(
-        &self,
-        name: &LockName,
-        at_node: Ttl,
-        decided: Ttl,
-        deadline: Instant,
-    ) -> Option<Ttl> {
-        let has = self.drift.ttl_of_holder(at_node);
-        if has == decided {
-            return None;
-        }
-        let longest = self.drift.kept_at_nodes(decided).get();
-        let is_as_long = move |holder: &Holder| holder.expires_in <= longest;
-        let is_missed =
-            has.get() < decided.get() || self.is_still(name, deadline, is_as_long).await;
-        is_missed.then_some(decided)
-    }
-
-    /// Whether a majority still has the lease so. The node may differ because another request has changed it there already,
-    /// which the other nodes have carried out since.
-    async fn is_still(
-        &self,
-        name: &LockName,
-        deadline: Instant,
-        is_so: impl Fn(&Holder) -> bool,
-    ) -> bool {
-        self.at_nodes(name, deadline, is_so).await.alike >= self.nodes.majority()
-    }
-
-    /// Asks the nodes for the lease, until a majority has it so.
-    async fn at_nodes(
-        &self,
-        name: &LockName,
-        deadline: Instant,
-        is_so: impl Fn(&Holder) -> bool,
-    ) -> AtNodes {
-        let (lock, claim) = (name.clone(), self.claim.token.digest(name));
-        let look: NodeOperation<LockView> = Arc::new(move |node, deadline| {
-            let lock = lock.clone();
-            Box::pin(async move { node.inspect(&lock, deadline).await })
-        });
-        let is_alike = |view: &&LockView| match &view.state {
-            LockState::Held(holders) => {
-                let mut listed = holders.listed.iter();
-                listed.any(|it| it.claim == claim && is_so(it))
-            }
-            LockState::Free | LockState::Cooling { .. } => false,
-        };
-        let lists_all = |view: &&LockView| match &view.state {
-            LockState::Held(holders) => holders.listed.len() as u64 == holders.total,
-            LockState::Free | LockState::Cooling { .. } => true,
-        };
-        let alike = |views: &ByNode<LockView>| views.received().filter(is_alike).count();
-        let is_decided = |views: &ByNode<LockView>| alike(views) >= views.majority();
-        let views = self.nodes.ask(deadline, &look).until(deadline, is_decided);
-        let views = views.await;
-        let others = views.received().filter(|view| !is_alike(view));
-        AtNodes {
-            answered: views.received().count(),
-            alike: alike(&views),
-            lacking: others.filter(lists_all).count(),
-        }
-    }
-
-    async fn set_hold_count(
-        &self,
-        node: &NodeStore,
-        name: &LockName,
-        [has, decided]: [&Lease; 2],
-        deadline: Instant,
-    ) -> StoreResult<()> {
-        let hold_count = decided.holder.hold_count;
-        let is_as_deep = |holder: &Holder| holder.hold_count == hold_count;
-        if is_as_deep(&has.holder) || !self.is_still(name, deadline, is_as_deep).await {
-            return Ok(());
-        }
-        let name = LockNames::from(name.clone());
-        match has.holder.hold_count.cmp(&hold_count) {
-            Ordering::Less => {
-                let claim = Claim {
-                    names: name,
-                    mode: decided.holder.mode,
-                    hold_count,
-                    ..self.claim.clone()
-                };
-                let entered = node.acquire(&claim, self.attempt, None, deadline);
-                entered.await?;
-            }
-            Ordering::Equal => {}
-            Ordering::Greater => {
-                let step_back = StepBack {
-                    hold_count,
-                    rollback_right: RollbackRight::AsBefore,
-                };
-                let token = self.claim.token;
-                let stepped_back = node.release(&name, token, Some(step_back), deadline);
-                stepped_back.await?;
-            }
-        }
-        Ok(())
-    }
+/// What a claim asks for that is to get a lease like this one, and by whom.
+fn terms(renewal: &Renewal) -> impl PartialEq + '_ {
+    let (lease, holder) = (&renewal.lease, &renewal.lease.holder);
+    let by = (&holder.owner, &holder.metadata, renewal.withdrawable_by);
+    let times = (lease.ttl, renewal.limits);
+    (
+        holder.mode,
+        holder.hold_count,
+        times,
+        by,
+        renewal.is_of_stream,
+    )
 }
 
 /// The tokens of the leases that a node has extended.

@@ -1,11 +1,14 @@
 //! Nodes that fail, are silent or are slow: a majority goes on without them, and they follow.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use leasehold::domain::{Attempt, Claim, HoldLimits, LockState, NotHolder, RenewOptions, Renewed};
+use leasehold::domain::{
+    Attempt, Claim, HoldLimits, LockState, NotHolder, Released, RenewOptions, Renewed,
+};
 use leasehold::store::quorum::Drift;
 use leasehold::store::{LockStore, StoreError};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::nodes::{Process, is_granted, plain_stores, unreachable};
 use crate::support::eventually;
@@ -152,6 +155,25 @@ async fn a_renewal_puts_the_lease_back_at_a_node_that_was_away() {
     let renewal = process.fixture.renewed(&claim, None).await;
     assert_eq!(renewal.lease.holder.fence.get(), fence);
     assert_held(&process.fixture.acquire(&rival(&claim)).await);
+}
+
+/// One node lacks the lease, and the renewal waits for another one that is silent.
+#[tokio::test(start_paused = true)]
+async fn a_release_does_not_wait_as_long_as_a_renewal_does() {
+    let process = Process::alone();
+    process.without(&[2]);
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.without(&[]);
+    process.behaves(&[1], &Behavior::Unanswered);
+    let mut renewal = pin!(process.fixture.renew(&claim));
+    assert!(timeout(SHORT, renewal.as_mut()).await.is_err());
+    let released = timeout(SHORT, process.fixture.release(&claim)).await;
+    assert!(
+        matches!(released, Ok(Released::Freed { .. })),
+        "{released:?}"
+    );
 }
 
 /// One node lacks the lease, so that another one which is slow decides. Later it has a majority without that one.

@@ -3,14 +3,15 @@
 use std::iter::zip;
 use std::time::Duration;
 
-use leasehold::domain::{Claim, NotHeld, NotHolder, RenewOptions, Renewed};
+use leasehold::domain::{Claim, Holder, LockName, NotHeld, NotHolder, RenewOptions, Renewed};
 use leasehold::store::{LockStore, StoreError};
+use tokio::join;
 use tokio::time::sleep;
 
 use super::nodes::{Process, has_granted};
 use crate::support::fixture::{
-    LONG, READ, SHORT, at_depth, claim_on, claim_on_all, deadline, fresh_name, lock_of, lost,
-    names, only,
+    LONG, READ, SHORT, at_depth, claim_on_all, deadline, fresh_name, lock_of, lost, names, only,
+    owned_by, ttl,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -19,13 +20,22 @@ const SLOW: Duration = Duration::from_millis(50);
 
 /// A claim on three locks, and its part for each.
 fn claim_on_three() -> (Claim, [Claim; 3]) {
-    let locks = [(); 3].map(|()| fresh_name());
-    let claim = claim_on_all(names(&locks));
-    let parts = locks.map(|lock| Claim {
+    claim_in_three_parts(1)
+}
+
+/// A claim, and its three parts, each on so many locks.
+fn claim_in_three_parts(locks: usize) -> (Claim, [Claim; 3]) {
+    let locks = [(); 3].map(|()| names(&fresh_names(locks)));
+    let claim = claim_on_all(names(locks.iter().flat_map(|it| it.iter())));
+    let parts = locks.map(|locks| Claim {
         token: claim.token,
-        ..claim_on(&lock)
+        ..claim_on_all(locks)
     });
     (claim, parts)
+}
+
+fn fresh_names(count: usize) -> Vec<LockName> {
+    (0..count).map(|_| fresh_name()).collect()
 }
 
 impl Process {
@@ -45,6 +55,16 @@ impl Process {
             .quorum
             .renew(&claim.names, claim.token, options, deadline());
         renewed.await
+    }
+
+    /// What this node and the first have of each lock.
+    async fn both_have(&self, node: usize, claim: &Claim) -> Vec<[Holder; 2]> {
+        let mut both = Vec::new();
+        for name in claim.names.iter() {
+            let [there, here] = [0, node].map(|node| self.holders_at(node, name));
+            both.push([only(there.await.listed), only(here.await.listed)]);
+        }
+        both
     }
 
     async fn all_renewed(&self, claim: &Claim) {
@@ -196,12 +216,141 @@ async fn a_node_gets_each_lock_back_as_it_is() {
         process.without(&[]);
         process.all_renewed(&claim).await;
         process.settled().await;
-        for (number, part) in parts.iter().enumerate() {
-            let [there, here] = [0, 2].map(|node| process.holders_at(node, lock_of(part)));
-            let [there, here] = [only(there.await.listed), only(here.await.listed)];
-            assert_eq!(here.mode == READ, number == shared);
+        let both = process.both_have(2, &claim).await;
+        for (part, [there, here]) in zip(&parts, both) {
+            assert_eq!(here.mode == READ, part.names == downgraded.names);
             assert_eq!((here.mode, here.hold_count), (there.mode, there.hold_count));
             assert!(here.expires_in.abs_diff(there.expires_in) < SHORT);
+        }
+    }
+}
+
+/// One after the other they would take longer than the renewal may.
+#[tokio::test(start_paused = true)]
+async fn many_locks_of_which_nodes_lack_different_ones_are_renewed_beside_a_slow_node() {
+    let process = Process::alone();
+    let (claim, parts) = claim_in_three_parts(20);
+    process.granted_at_all_but_one(&parts).await;
+    process.behaves(&[0, 1], &Behavior::Delayed(SLOW));
+    process.behaves(&[2], &Behavior::Delayed(SLOW * 3));
+    sleep(LONG / 2).await;
+    process.all_renewed(&claim).await;
+    process.settled().await;
+    for node in [1, 2] {
+        for [there, here] in process.both_have(node, &claim).await {
+            assert!(there.expires_in > LONG - SLOW * 40);
+            assert!(here.expires_in > LONG - SLOW * 40);
+        }
+    }
+}
+
+/// The nodes fail after they have refused to renew all together.
+#[tokio::test(start_paused = true)]
+async fn locks_of_which_nodes_lack_different_ones_are_not_renewed_without_a_majority() {
+    for failing in [&[0, 1][..], &[0, 1, 2]] {
+        let process = Process::alone();
+        let (claim, parts) = claim_on_three();
+        process.granted_at_all_but_one(&parts).await;
+        process.behaves(&[0, 1, 2], &Behavior::Delayed(SLOW));
+        let fail = async {
+            sleep(SLOW / 2).await;
+            process.without(failing);
+        };
+        let (renewed, ()) = join!(process.renew(&claim), fail);
+        match renewed {
+            Err(StoreError::Unknown { .. } | StoreError::Unavailable { .. }) => {}
+            Ok(renewed) => panic!("no majority has renewed, but: {renewed:?}"),
+        }
+    }
+}
+
+/// The nodes have refused to renew all together by then.
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_lost_that_ends_while_each_is_renewed_on_its_own() {
+    let process = Process::alone();
+    let (claim, parts) = claim_on_three();
+    process.granted_at_all_but_one(&parts).await;
+    process.behaves(&[0, 1, 2], &Behavior::Delayed(SLOW));
+    let end = async {
+        sleep(SLOW + SLOW / 2).await;
+        for node in &process.nodes[1..] {
+            let names = &parts[0].names;
+            let released = node.store.release(names, claim.token, None, deadline());
+            released.await.expect("the node answers");
+        }
+    };
+    let (renewed, ()) = join!(process.fixture.renew(&claim), end);
+    assert_eq!(
+        lost_of(renewed),
+        [lost(lock_of(&parts[0]), NotHolder::Released)]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_of_which_nodes_lack_different_ones_are_changed_together() {
+    let process = Process::alone();
+    let (claim, parts) = claim_on_three();
+    process.granted_at_all_but_one(&parts).await;
+    let options = RenewOptions {
+        ttl: Some(ttl(LONG / 2)),
+        ..RenewOptions::default()
+    };
+    let changed = process
+        .quorum
+        .renew(&claim.names, claim.token, options, deadline());
+    let Ok(Renewed::Extended(renewals)) = changed.await else {
+        panic!("all are changed");
+    };
+    assert!(renewals.iter().all(|it| it.lease.ttl == ttl(LONG / 2)));
+    process.settled().await;
+    for node in [1, 2] {
+        for [there, here] in process.both_have(node, &claim).await {
+            assert!(there.expires_in.max(here.expires_in) <= LONG / 2);
+        }
+    }
+}
+
+/// A client that acquires one lock after the other may ask for something else each time.
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_each_lock_back_as_it_was_asked_for() {
+    for limited in 0..3 {
+        let process = Process::alone();
+        let (claim, mut parts) = claim_on_three();
+        parts[limited].max_hold = Some(LONG / 2);
+        parts[(limited + 1) % 3] = owned_by(&parts[(limited + 1) % 3], "another");
+        process.without(&[2]);
+        for part in &parts {
+            process.fixture.granted(part).await;
+        }
+        process.settled().await;
+        process.without(&[]);
+        process.all_renewed(&claim).await;
+        process.settled().await;
+        for [there, here] in process.both_have(2, &claim).await {
+            assert_eq!(here.owner, there.owner);
+            assert!(here.expires_in.abs_diff(there.expires_in) < SHORT);
+        }
+    }
+}
+
+/// The others are not left out for that.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_remembers_the_end_of_one_lock_gets_the_others_back() {
+    for ended in 0..3 {
+        let process = Process::alone();
+        let (claim, parts) = claim_on_three();
+        process.without(&[2]);
+        process.fixture.all_granted(&claim).await;
+        process.settled().await;
+        process.without(&[]);
+        process.leave_at(2, &parts[ended]).await;
+        let store = &process.nodes[2].store;
+        let released = store.release(&parts[ended].names, claim.token, None, deadline());
+        released.await.expect("the node answers");
+        process.all_renewed(&claim).await;
+        process.settled().await;
+        for (number, part) in parts.iter().enumerate() {
+            assert_eq!(process.held_at(part).await.contains(&2), number != ended);
         }
     }
 }

@@ -4,13 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::select;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use super::super::answers::LATE_ANSWERS_MAX;
 use super::super::drift::TokenLead;
 use super::super::follow_ups::FollowUps;
 use super::super::late_changes::CHANGE_WITHIN;
 use super::super::nodes::{NodeStore, answered_by};
+use super::super::part_held::{PartHeld, renew_part_held};
 use super::super::restoring::{Decided, Restored};
 use super::super::turns::NodeTurn;
 use crate::backoff::{Backoff, jittered};
@@ -50,12 +53,22 @@ pub(super) struct RenewalPart {
 #[derive(Clone, Debug)]
 pub(super) enum RenewalDecision {
     Open,
+    /// A majority has extended it, perhaps with different tokens.
+    Counted,
     /// A majority has extended it.
     Extended(Arc<Decided>),
     /// A majority remembers its end, and whether it ran out. What a node has extended is a rest.
     Ended {
         ran_out: bool,
     },
+}
+
+/// What a node has answered.
+enum Answer {
+    /// To a renewal of all locks together.
+    Together(Renewed),
+    /// To one of those that it has.
+    Part(PartHeld),
 }
 
 impl RenewalPart {
@@ -70,37 +83,87 @@ impl RenewalPart {
         };
         let answer = answered_by(self.deadline, in_turn).await;
         vote(answer.clone());
-        // A node that is known to be away may come back in a moment. Otherwise the next renewal tries again.
-        if answer.is_err() && self.node.health().up {
-            return;
-        }
-        let is_decided = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
-        let decision = self.decision.wait_for(is_decided).await;
-        let Ok(decision) = decision.map(|decision| decision.clone()) else {
-            return;
-        };
-        match (decision, answer) {
-            (RenewalDecision::Extended(decided), Ok(renewed)) => {
-                if let Some(wait) = self.restore(&decided, &renewed).await {
-                    self.restore_later(&decided, wait).await;
+        match self.decided_after(answer.is_ok()).await {
+            Some(RenewalDecision::Extended(decided)) => {
+                self.follow(&decided, answer.map(Answer::Together)).await;
+            }
+            Some(RenewalDecision::Ended { ran_out }) => {
+                if let Ok(Renewed::Extended(_)) = answer {
+                    self.end_rest(ran_out).await;
                 }
             }
-            (RenewalDecision::Extended(decided), Err(_)) => {
-                self.restore_later(&decided, Duration::ZERO).await;
+            Some(RenewalDecision::Open | RenewalDecision::Counted) | None => {}
+        }
+    }
+
+    /// The same, but the node extends those of the locks that it has.
+    pub(super) async fn run_in_part(mut self, vote: impl FnOnce(StoreResult<PartHeld>) + Send) {
+        let in_turn = async {
+            self.turn.begins().await;
+            let claim = (&self.names, self.token);
+            renew_part_held(&self.node, claim, self.options, self.deadline).await
+        };
+        let answer = answered_by(self.deadline, in_turn).await;
+        vote(answer.clone());
+        let decision = self.decided_after(answer.is_ok()).await;
+        if let Some(RenewalDecision::Extended(decided)) = decision {
+            self.follow(&decided, answer.map(Answer::Part)).await;
+        }
+    }
+
+    /// What was decided after the answer of this node. None if it is not known whether the lease goes on, or if another operation
+    /// of the claim follows while that takes long: it does not wait for a node that is slower than others may be.
+    async fn decided_after(&mut self, has_answered: bool) -> Option<RenewalDecision> {
+        // A node that is known to be away may come back in a moment. Otherwise the next renewal tries again.
+        if !has_answered && self.node.health().up {
+            return None;
+        }
+        let is_counted = |decision: &RenewalDecision| !matches!(decision, RenewalDecision::Open);
+        let in_time = timeout(LATE_ANSWERS_MAX, self.decision.wait_for(is_counted));
+        let is_late = in_time.await.is_err();
+        if is_late {
+            select! {
+                biased;
+                counted = self.decision.wait_for(is_counted) => drop(counted.ok()?),
+                () = self.turn.is_followed() => return None,
             }
-            (RenewalDecision::Ended { ran_out }, Ok(Renewed::Extended(_))) => {
-                self.end_rest(ran_out).await;
-            }
-            (RenewalDecision::Ended { .. } | RenewalDecision::Open, _) => {}
+        }
+        let is_final = |decision: &RenewalDecision| {
+            !matches!(decision, RenewalDecision::Open | RenewalDecision::Counted)
+        };
+        let decision = self.decision.wait_for(is_final).await.ok()?;
+        Some(decision.clone())
+    }
+
+    /// Brings the node to what was decided, now or later.
+    async fn follow(&mut self, decided: &Decided, answer: StoreResult<Answer>) {
+        let wait = match answer {
+            Ok(answer) => self.restore(decided, &answer).await,
+            Err(_) => Some(Duration::ZERO),
+        };
+        if let Some(wait) = wait {
+            self.restore_later(decided, wait).await;
         }
     }
 
     /// Brings the node to what was decided, or tells after which wait that is to be tried again. If the node does not answer now,
     /// the next renewal tries again.
-    async fn restore(&self, decided: &Decided, renewed: &Renewed) -> Option<Duration> {
+    async fn restore(&self, decided: &Decided, answer: &Answer) -> Option<Duration> {
         let _follow_up = self.follow_ups.begin()?;
         let deadline = Instant::now() + RESTORE_MAX;
-        let restored = decided.restore(&self.node, &self.token_lead, renewed, deadline);
+        let (node, token_lead) = (&self.node, &self.token_lead);
+        let restored = async {
+            match answer {
+                Answer::Together(renewed) => {
+                    let restored = decided.restore(node, token_lead, renewed, deadline);
+                    restored.await
+                }
+                Answer::Part(held) => {
+                    let restored = decided.restore_rest(node, token_lead, held, deadline);
+                    restored.await
+                }
+            }
+        };
         match answered_by(deadline, restored).await {
             Ok(Restored::NotYet(wait)) => Some(wait),
             Ok(Restored::Done) | Err(_) => None,
