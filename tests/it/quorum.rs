@@ -5,6 +5,7 @@ mod assignment;
 mod attempts;
 mod contenders;
 mod disagreement;
+mod drift;
 mod early_ends;
 mod failing;
 mod follow_ups;

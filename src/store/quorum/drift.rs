@@ -62,13 +62,11 @@ impl Drift {
         Ttl::from_store(ttl.get() + self.of(ttl.get()))
     }
 
-    /// The claim as the nodes get it.
+    /// The claim as the nodes get it. They keep it for no longer than its `max_hold`: for whom that is the end of a lease is told
+    /// of an earlier one.
     pub(super) fn claim_at_nodes(self, claim: &Claim) -> Claim {
-        let allowance = self.of(claim.ttl.get());
         Claim {
             ttl: self.kept_at_nodes(claim.ttl),
-            // The allowance is taken off whatever is left of a lease, at its ceiling too.
-            max_hold: claim.max_hold.map(|max_hold| max_hold + allowance),
             ..claim.clone()
         }
     }
@@ -93,19 +91,23 @@ impl Drift {
         Ttl::from_store(self.without(kept.get()))
     }
 
-    /// The lease as its holder is told of it.
-    pub(super) fn lease_of_holder(self, mut lease: Lease) -> Lease {
-        let ttl = self.without(lease.ttl.get());
-        lease.ttl = Ttl::from_store(ttl);
-        shorten(&mut lease.holder, self.of(ttl));
-        lease
+    /// The lease as its holder is told of it. The allowance is that for what is left of it: a `max_hold`, or another TTL than it
+    /// was granted with, may end it.
+    pub(super) fn lease_of_holder(self, lease: Lease) -> Lease {
+        Lease {
+            ttl: self.ttl_of_holder(lease.ttl),
+            holder: self.public(lease.holder),
+        }
     }
 
-    /// The lease as others see it. A node does not tell them the TTL, so what is left of the lease is an estimate.
+    /// The lease as others see it.
     pub(super) fn public(self, mut holder: Holder) -> Holder {
         let left = self.without(holder.expires_in);
         let allowance = holder.expires_in.saturating_sub(left);
-        shorten(&mut holder, allowance);
+        let expires_at_ms = holder.expires_at.unix_ms();
+        holder.expires_in = left;
+        holder.expires_at =
+            Timestamp::from_unix_ms(expires_at_ms.saturating_sub(millis(allowance)));
         holder
     }
 
@@ -115,12 +117,6 @@ impl Drift {
         let left = self.without(Duration::from_millis(kept_ms));
         Timestamp::from_unix_ms(since.unix_ms().saturating_add(millis(left)))
     }
-}
-
-fn shorten(holder: &mut Holder, allowance: Duration) {
-    holder.expires_in = holder.expires_in.saturating_sub(allowance);
-    let expires_at_ms = holder.expires_at.unix_ms();
-    holder.expires_at = Timestamp::from_unix_ms(expires_at_ms.saturating_sub(millis(allowance)));
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -190,7 +186,7 @@ mod tests {
         };
         let at_nodes = drift.claim_at_nodes(&claim);
         assert_eq!(at_nodes.ttl.get(), KEPT);
-        assert_eq!(at_nodes.max_hold, Some(most + (KEPT - TTL)));
+        assert_eq!(at_nodes.max_hold, Some(most));
         assert_eq!(drift.at_nodes(TTL), KEPT);
     }
 

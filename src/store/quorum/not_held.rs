@@ -34,13 +34,29 @@ pub(super) fn merged(votes: &ByNode<Renewed>) -> Vec<NotHeld> {
 pub(super) fn is_clear(votes: &ByNode<Renewed>) -> bool {
     let by_name = by_name(votes);
     let mut locks = by_name.values();
-    locks.all(|reasons| {
+    is_known(votes)
+        && locks.all(|reasons| {
+            let mut known = reasons.iter().filter(|it| **it != NotHolder::Unknown);
+            let first = known.next();
+            known.all(|reason| Some(reason) == first)
+        })
+}
+
+/// Whether it is known of each lock whether a majority lacks it.
+pub(super) fn is_known(votes: &ByNode<Renewed>) -> bool {
+    by_name(votes).values().all(|reasons| {
         let is_lacking = reasons.len() >= votes.majority();
         let may_be = reasons.len() + votes.missing() >= votes.majority();
-        let mut known = reasons.iter().filter(|it| **it != NotHolder::Unknown);
-        let first = known.next();
-        is_lacking == may_be && known.all(|reason| Some(reason) == first)
+        is_lacking == may_be
     })
+}
+
+/// Whether a majority has each lock. A node that refuses because of one has the others.
+pub(super) fn has_each(votes: &ByNode<Renewed>) -> bool {
+    let answered = votes.received().count();
+    let by_name = by_name(votes);
+    let mut lacking = by_name.values().map(Vec::len);
+    votes.has_majority() && lacking.all(|lacking| answered - lacking >= votes.majority())
 }
 
 /// Whether a majority remembers of each of these locks that the claim has ended there. Then it cannot be granted them again

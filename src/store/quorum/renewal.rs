@@ -29,7 +29,7 @@ use crate::telemetry::traces;
 
 impl Core {
     /// Renews, and does so again if another request of the claim is deciding on other tokens. If each lock is held by a
-    /// majority, but no majority has all, each is extended where it is held: together no majority would extend them.
+    /// majority, but no majority has all by the answers, each is extended where it is held: together no majority would extend them.
     pub(super) async fn renew(
         &self,
         names: &LockNames,
@@ -90,10 +90,10 @@ impl Core {
             }
             return refusal(&votes);
         }
-        decision.send_replace(RenewalDecision::Counted);
-        let has_new_ttl = change.ttl.is_some();
-        let renewals = self.decided_renewals((names, token), &votes, has_new_ttl, deadline);
-        let renewals = renewals.await?;
+        let renewals = self.renewals(&votes);
+        let decided =
+            self.with_decided_tokens((names, token), &votes, renewals, &decision, deadline);
+        let renewals = decided.await?;
         let is_agreed = agree_on_terms(&votes);
         self.conclude((names, token), &renewals, is_agreed, begun, &decision)?;
         Ok(Renewed::Extended(renewals))
@@ -123,18 +123,21 @@ impl Core {
         })
     }
 
-    /// The renewals that a majority has carried out, with tokens that a majority has.
-    async fn decided_renewals(
+    /// The same renewals with tokens that a majority has.
+    async fn with_decided_tokens(
         &self,
         claim: (&LockNames, Token),
         votes: &ByNode<Renewed>,
-        has_new_ttl: bool,
+        mut renewals: Vec<Renewal>,
+        decision: &watch::Sender<RenewalDecision>,
         deadline: Instant,
     ) -> StoreResult<Vec<Renewal>> {
-        let mut renewals = self.renewals(votes, has_new_ttl);
         let fences = match agreed_fences(votes) {
             Some(agreed) => agreed,
-            None => self.settle(claim, votes, &renewals, deadline).await?,
+            None => {
+                decision.send_replace(RenewalDecision::Counted);
+                self.settle(claim, votes, &renewals, deadline).await?
+            }
         };
         for (renewal, fence) in renewals.iter_mut().zip(fences) {
             renewal.lease.holder.fence = fence;
@@ -159,7 +162,7 @@ impl Core {
         if let Some(renewal) = renewals.first().filter(|it| it.is_of_stream) {
             self.attempts.keep(claim.1, renewal.lease.ttl.get());
         }
-        if let Some(decided) = self.decided(claim, renewals, is_agreed) {
+        if let Some(decided) = self.decided(claim, renewals, is_agreed, begun) {
             decision.send_replace(RenewalDecision::Extended(Arc::new(decided)));
         }
         Ok(())
@@ -167,7 +170,7 @@ impl Core {
 
     /// The renewals that a majority has carried out, as the holder is told of them, with the largest tokens that the nodes
     /// report.
-    fn renewals(&self, votes: &ByNode<Renewed>, has_new_ttl: bool) -> Vec<Renewal> {
+    fn renewals(&self, votes: &ByNode<Renewed>) -> Vec<Renewal> {
         let withdrawable_by = withdrawable_by(votes);
         let (drift, majority) = (self.drift, self.nodes.majority());
         let extended: Vec<_> = votes.received().filter_map(extended).collect();
@@ -180,13 +183,9 @@ impl Core {
             let ttl = lease::newest_ttl(majority, &ttls.collect::<Vec<_>>())?;
             lease.ttl = drift.ttl_of_holder(ttl);
             let before = merge::reached_by(majority, of_lock().map(|it| it.remaining_before))?;
-            let remaining_before = match has_new_ttl {
-                true => drift.without(before),
-                false => before.saturating_sub(drift.of(lease.ttl.get())),
-            };
             Some(Renewal {
                 lease,
-                remaining_before,
+                remaining_before: drift.without(before),
                 limits: lease::limits(of_lock().map(|renewal| renewal.limits)),
                 withdrawable_by,
                 is_of_stream: of_lock().any(|renewal| renewal.is_of_stream),
@@ -209,7 +208,7 @@ impl Core {
             let detail = "nodes have the leases with different fencing tokens";
             StoreError::unknown(Fault::Busy, detail)
         };
-        let decided_so_far = self.decided(claim, renewals, false);
+        let decided_so_far = self.decided(claim, renewals, false, Instant::now());
         let follower = Arc::new(decided_so_far.ok_or_else(unsettled)?);
         let now_us = wall_time().unix_us();
         let present = self.nodes.token_leads().zip(&votes.0).map(|(lead, vote)| {
@@ -264,7 +263,9 @@ impl Core {
         claim: (&LockNames, Token),
         renewals: &[Renewal],
         is_agreed: bool,
+        asked_at: Instant,
     ) -> Option<Decided> {
-        Decided::new(&self.nodes, self.drift, claim, renewals.to_vec(), is_agreed)
+        let (nodes, renewals) = (&self.nodes, renewals.to_vec());
+        Decided::new(nodes, self.drift, claim, renewals, is_agreed, asked_at)
     }
 }

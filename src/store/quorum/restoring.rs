@@ -34,7 +34,8 @@ pub(super) struct Decided {
     is_withdrawable: bool,
     /// For each lock, what its holder is told of it.
     renewals: Vec<Renewal>,
-    /// When that was decided.
+    /// When the nodes were asked, and when that was decided.
+    asked_at: Instant,
     since: Instant,
     /// Whether a majority has them so, apart from the tokens.
     is_agreed: bool,
@@ -72,6 +73,7 @@ impl Decided {
         (names, token): (&LockNames, Token),
         renewals: Vec<Renewal>,
         is_agreed: bool,
+        asked_at: Instant,
     ) -> Option<Self> {
         let first = renewals.first()?;
         let (lease, limits) = (&first.lease, first.limits);
@@ -85,7 +87,7 @@ impl Decided {
             ..Claim::plain(names.clone(), token, lease.ttl)
         };
         Some(Self {
-            // The nodes have reported their own times, which have the allowance.
+            // As the nodes have reported them.
             claim: Claim {
                 min_hold: limits.min_hold_left,
                 max_hold: limits.max_hold_left,
@@ -97,6 +99,7 @@ impl Decided {
             attempt: first.withdrawable_by.unwrap_or_else(Attempt::random),
             is_withdrawable: renewals.iter().any(|it| it.withdrawable_by.is_some()),
             renewals,
+            asked_at,
             since: Instant::now(),
             is_agreed,
             nodes: Arc::clone(nodes),
@@ -112,8 +115,9 @@ impl Decided {
             .map(|(_, (name, it))| (name.clone(), it.clone()))
             .unzip();
         let names = LockNames::several(names).ok()?;
-        let claim = (&names, self.claim.token);
-        let those = Self::new(&self.nodes, self.drift, claim, renewals, self.is_agreed)?;
+        let (claim, asked_at) = ((&names, self.claim.token), self.asked_at);
+        let (nodes, is_agreed) = (&self.nodes, self.is_agreed);
+        let those = Self::new(nodes, self.drift, claim, renewals, is_agreed, asked_at)?;
         Some(Self {
             since: self.since,
             ..those
@@ -255,7 +259,18 @@ impl Decided {
         token_lead: &TokenLead,
         deadline: Instant,
     ) -> StoreResult<Option<Refused>> {
-        let acquired = node.acquire(&self.claim, self.attempt, None, deadline);
+        let claim = Claim {
+            // It was left when the nodes answered.
+            max_hold: self
+                .claim
+                .max_hold
+                .map(|left| left.saturating_sub(self.asked_at.elapsed())),
+            ..self.claim.clone()
+        };
+        if claim.max_hold == Some(Duration::ZERO) {
+            return Ok(None);
+        }
+        let acquired = node.acquire(&claim, self.attempt, None, deadline);
         let granted = match acquired.await? {
             Acquired::Granted(granted) => granted,
             Acquired::Refused(refused) => return Ok(Some(refused)),

@@ -279,7 +279,7 @@ impl Recovery {
         }
         known.data_epoch = Some(answer.epoch);
         known.revision = known.revision.max(answer.revision);
-        known.clock_offset_ms = clock::offset_ms(answer.now_us);
+        known.clock_offset_ms = clock::offset_ms(answer.now_us, sent_at);
         known.server = Some(server.clone());
         let refusal = server.refusal(self.accepted_policy.as_deref());
         self.is_refused.store(refusal.is_some(), Ordering::Relaxed);

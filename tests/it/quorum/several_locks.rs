@@ -6,9 +6,9 @@ use std::time::Duration;
 use leasehold::domain::{Claim, Holder, LockName, NotHeld, NotHolder, RenewOptions, Renewed};
 use leasehold::store::{LockStore, StoreError};
 use tokio::join;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::nodes::{Process, has_granted};
+use super::nodes::{Process, has_granted, plain_stores};
 use crate::support::fixture::{
     LONG, READ, SHORT, at_depth, claim_on_all, deadline, fresh_name, lock_of, lost, names, only,
     owned_by, ttl,
@@ -125,6 +125,43 @@ async fn locks_that_a_silent_node_may_have_are_not_lost() {
     process.behaves(&[2], &Behavior::Answered);
     process.settled().await;
     process.all_renewed(&claim).await;
+}
+
+/// The third would be enough for a majority that has all, but the nodes that answer are enough for each.
+#[tokio::test(start_paused = true)]
+async fn locks_of_which_a_majority_that_answers_has_each_do_not_wait_for_a_silent_node() {
+    let process = Process::on(&plain_stores(5));
+    let (claim, parts) = claim_on_three();
+    for (down, part) in [(&[1][..], &parts[0]), (&[2], &parts[1]), (&[], &parts[2])] {
+        process.without(down);
+        assert!(has_granted(process.acquire(part).await));
+        process.settled().await;
+    }
+    process.without(&[]);
+    process.behaves(&[0], &Behavior::Unanswered);
+    let renewed = timeout(SHORT, process.renew(&claim)).await;
+    assert!(
+        matches!(renewed, Ok(Ok(Renewed::Extended(_)))),
+        "{renewed:?}"
+    );
+}
+
+/// It is later than others may be.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_only_a_late_node_shows_to_be_held_is_not_lost() {
+    let process = Process::alone();
+    let (claim, [released, held, also_held]) = claim_on_three();
+    process.fixture.all_granted(&claim).await;
+    process.fixture.freed(&released).await;
+    process.settled().await;
+    for part in [&held, &also_held] {
+        let store = &process.nodes[1].store;
+        let lost = store.release(&part.names, part.token, None, deadline());
+        lost.await.expect("the node answers");
+    }
+    process.behaves(&[0], &Behavior::Delayed(SLOW * 4));
+    let lost_leases = lost_of(process.fixture.renew(&claim).await);
+    assert_eq!(lost_leases, [lost(lock_of(&released), NotHolder::Released)]);
 }
 
 /// The first two nodes lack different ones.

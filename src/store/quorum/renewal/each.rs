@@ -11,7 +11,7 @@ use super::super::Core;
 use super::super::answers::{ByNode, Effect, NodeAnswers};
 use super::super::part_held::PartHeld;
 use super::part::RenewalDecision;
-use super::votes::{agree_on_terms, agreed_fences, extended, has_outcome};
+use super::votes::{agree_on_terms, agreed_fences, extended};
 use crate::domain::{LockNames, RenewOptions, Renewed, Token};
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
@@ -49,10 +49,11 @@ impl Core {
                 false => votes.no_majority(Effect::MayBeDone),
             });
         }
-        decision.send_replace(RenewalDecision::Counted);
         let renewals = zip(claim.0.iter(), &by_lock).map(async |(name, votes)| {
             let one = (&LockNames::from(name.clone()), claim.1);
-            self.decided_renewals(one, votes, false, deadline).await
+            let renewals = self.renewals(votes);
+            self.with_decided_tokens(one, votes, renewals, &decision, deadline)
+                .await
         });
         let renewals: Vec<_> = try_join_all(renewals)
             .await?
@@ -102,5 +103,10 @@ fn are_decided(votes: &ByNode<PartHeld>) -> bool {
 
 /// Whether it is known of each lock whether a majority has it.
 fn have_outcomes(votes: &ByNode<PartHeld>) -> bool {
-    votes.has_majority() && by_lock(votes).all(|votes| has_outcome(&votes))
+    let has_outcome = |votes: ByNode<Renewed>| {
+        let extended = votes.received().filter_map(extended).count();
+        let lacking = votes.received().count() - extended;
+        extended.max(lacking) >= votes.majority()
+    };
+    votes.has_majority() && by_lock(votes).all(has_outcome)
 }

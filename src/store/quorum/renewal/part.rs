@@ -53,7 +53,7 @@ pub(super) struct RenewalPart {
 #[derive(Clone, Debug)]
 pub(super) enum RenewalDecision {
     Open,
-    /// A majority has extended it, perhaps with different tokens.
+    /// A majority has extended it with different tokens, and gets the same ones.
     Counted,
     /// A majority has extended it.
     Extended(Arc<Decided>),

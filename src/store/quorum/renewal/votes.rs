@@ -21,12 +21,13 @@ pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
-/// Whether a majority has extended the leases, or refused to. Else only a slow node can tell, however often the request is
-/// repeated.
+/// Whether it is known what becomes of each lock. Else only a slow node can tell, however often the request is repeated.
 pub(super) fn has_outcome(votes: &ByNode<Renewed>) -> bool {
     let extended = votes.received().filter_map(extended).count();
     let refused = votes.received().count() - extended;
-    extended.max(refused) >= votes.majority()
+    extended >= votes.majority()
+        || refused >= votes.majority() && not_held::is_known(votes)
+        || not_held::has_each(votes)
 }
 
 /// Whether a majority has extended leases with the same hold counts, TTLs and modes.
@@ -57,13 +58,16 @@ pub(super) fn withdrawable_by(votes: &ByNode<Renewed>) -> Option<Attempt> {
     merge::agreed(votes.majority(), &all)?
 }
 
-/// The answer to a renewal that no majority has carried out. It names no lock if no majority lacks one of them, but none has all
-/// either.
+/// The answer to a renewal that no majority has carried out. It names no lock if a majority has each of them, as far as is known,
+/// but none has all.
 pub(super) fn refusal(votes: &ByNode<Renewed>) -> StoreResult<Renewed> {
     let majority = votes.majority();
     let refused = votes.received().filter(|vote| extended(vote).is_none());
     if refused.count() < majority && votes.received().count() < votes.0.len() {
-        return Err(votes.no_majority(Effect::MayBeDone));
+        return match not_held::has_each(votes) {
+            true => Ok(Renewed::NotHolder(Vec::new())),
+            false => Err(votes.no_majority(Effect::MayBeDone)),
+        };
     }
     match mismatched(votes) {
         Some(mismatched) => Ok(mismatched.clone()),

@@ -61,8 +61,8 @@ impl HealthCheck {
         for news in news.into_iter().flatten() {
             let (topic, detail) = (news.topic, news.detail);
             match news.is_fine {
-                true => tracing::info!(topic, "{detail}"),
-                false => tracing::warn!(topic, "{detail}"),
+                true => tracing::info!(address, topic, "{detail}"),
+                false => tracing::warn!(address, topic, "{detail}"),
             }
         }
     }

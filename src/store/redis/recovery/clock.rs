@@ -133,18 +133,25 @@ impl RedisClock {
     }
 }
 
-/// By how much Redis's clock is ahead of this machine's. For display only: no decision depends on this machine's wall
-/// clock.
-pub(super) fn offset_ms(redis_us: u64) -> i64 {
-    let here = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_micros();
-    let (there, here) = (
-        i64::try_from(redis_us).unwrap_or(i64::MAX),
-        i64::try_from(here).unwrap_or(i64::MAX),
-    );
-    there.saturating_sub(here) / 1_000
+/// By how much Redis's clock is ahead of this machine's, as far as the answer shows it that was asked for at `sent_at`. For
+/// display only: no decision depends on this machine's wall clock.
+pub(super) fn offset_ms(redis_us: u64, sent_at: Instant) -> i64 {
+    let here = SystemTime::now().duration_since(UNIX_EPOCH);
+    let latest_us = micros(here.unwrap_or_default());
+    offset_from(
+        redis_us,
+        latest_us.saturating_sub(micros(sent_at.elapsed())),
+        latest_us,
+    )
+}
+
+/// How far the time is from these two, in milliseconds; none if it is between them.
+fn offset_from(redis_us: u64, earliest_us: u64, latest_us: u64) -> i64 {
+    let nearest_us = redis_us.clamp(earliest_us, latest_us);
+    redis_us
+        .cast_signed()
+        .saturating_sub(nearest_us.cast_signed())
+        / 1_000
 }
 
 pub(super) fn micros_between(earlier: Instant, later: Instant) -> u64 {
@@ -175,6 +182,16 @@ mod tests {
         let minute = start + MILLI * 60_000;
         assert_eq!(clock.observe(NOON_US + 60_000_000, minute, minute), None);
         assert_eq!((clock.shift_ms(), clock.unset_us(minute)), (0, 0));
+    }
+
+    /// It may have been late either way.
+    #[test]
+    fn an_answer_that_was_long_on_its_way_shows_no_offset_of_the_clocks() {
+        let offset = |redis_us| offset_from(redis_us, NOON_US, NOON_US + 300_000);
+        let offsets = [0, 150_000, 300_000].map(|after| offset(NOON_US + after));
+        assert_eq!(offsets, [0; 3]);
+        assert_eq!(offset(NOON_US - 5_000), -5);
+        assert_eq!(offset(NOON_US + 307_000), 7);
     }
 
     /// However long the process or Redis stalled: the answer was in flight meanwhile.
