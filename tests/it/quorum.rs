@@ -3,6 +3,7 @@
 
 mod assignment;
 mod attempts;
+mod brought_back;
 mod contenders;
 mod disagreement;
 mod drift;

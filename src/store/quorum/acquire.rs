@@ -17,7 +17,8 @@ use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mismatch, Mode, QueueRequest,
+    Refused, RenewOptions, Renewed, RollbackRight,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -89,6 +90,12 @@ impl Core {
                     waiting.restored &= request.is_some_and(|it| it.ticket.is_some());
                     return Ok(Acquired::Waiting(waiting));
                 }
+                Ok(RoundEnd::Answered(answer)) if is_of_part(claim, &answer) && last.is_none() => {
+                    if !self.bring_back(claim, deadline).await {
+                        return Ok(answer);
+                    }
+                    last = Some(Ok(answer));
+                }
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
                 Ok(RoundEnd::Lost { answer, place }) => {
                     last = answer.map(Ok);
@@ -118,6 +125,18 @@ impl Core {
             let detail = "contenders have kept each other from a majority";
             Err(StoreError::unavailable(Fault::Busy, detail))
         })
+    }
+
+    /// Brings leases that a majority has to the nodes that lack them. Returns whether the claim has all of them.
+    async fn bring_back(&self, claim: &Claim, deadline: Instant) -> bool {
+        let options = RenewOptions {
+            rollback_right: RollbackRight::AsBefore,
+            ..RenewOptions::default()
+        };
+        let renewed = self
+            .renew(&claim.names, claim.token, options, deadline)
+            .await;
+        matches!(renewed, Ok(Renewed::Extended(_)))
     }
 
     /// One round. If the claim is not granted, what nodes have granted is rolled back.
@@ -214,6 +233,15 @@ impl Core {
         }
         Ok(None)
     }
+}
+
+/// Whether it is refused because it has a part of its locks, as nodes say that lack others.
+fn is_of_part(claim: &Claim, answer: &Acquired) -> bool {
+    let is_other_claim = matches!(
+        answer,
+        Acquired::Refused(Refused::Mismatched(Mismatch::Claim { .. }))
+    );
+    is_other_claim && claim.names.len() > 1
 }
 
 /// The error of a claim that may hold its locks since an earlier request.

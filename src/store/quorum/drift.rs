@@ -62,8 +62,8 @@ impl Drift {
         Ttl::from_store(ttl.get() + self.of(ttl.get()))
     }
 
-    /// The claim as the nodes get it. They keep it for no longer than its `max_hold`: for whom that is the end of a lease is told
-    /// of an earlier one.
+    /// The claim as the nodes get it. They keep no lease longer than its `max_hold`, so a holder whose lease ends with that is
+    /// told of an earlier end.
     pub(super) fn claim_at_nodes(self, claim: &Claim) -> Claim {
         Claim {
             ttl: self.kept_at_nodes(claim.ttl),
@@ -91,8 +91,8 @@ impl Drift {
         Ttl::from_store(self.without(kept.get()))
     }
 
-    /// The lease as its holder is told of it. The allowance is that for what is left of it: a `max_hold`, or another TTL than it
-    /// was granted with, may end it.
+    /// The lease as its holder is told of it. The allowance is that for what is left of it: its TTL may be longer than its
+    /// `max_hold`.
     pub(super) fn lease_of_holder(self, lease: Lease) -> Lease {
         Lease {
             ttl: self.ttl_of_holder(lease.ttl),

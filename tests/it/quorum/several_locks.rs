@@ -3,15 +3,16 @@
 use std::iter::zip;
 use std::time::Duration;
 
-use leasehold::domain::{Claim, Holder, LockName, NotHeld, NotHolder, RenewOptions, Renewed};
+use leasehold::domain::{
+    Claim, GrantKind, Holder, LockName, NotHeld, NotHolder, RenewOptions, Renewed,
+};
 use leasehold::store::{LockStore, StoreError};
 use tokio::join;
 use tokio::time::{sleep, timeout};
 
 use super::nodes::{Process, has_granted, plain_stores};
 use crate::support::fixture::{
-    LONG, READ, SHORT, at_depth, claim_on_all, deadline, fresh_name, lock_of, lost, names, only,
-    owned_by, ttl,
+    LONG, SHORT, claim_on_all, deadline, fresh_name, lock_of, lost, names, only, ttl,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -19,7 +20,7 @@ use crate::support::scripted_store::Behavior;
 const SLOW: Duration = Duration::from_millis(50);
 
 /// A claim on three locks, and its part for each.
-fn claim_on_three() -> (Claim, [Claim; 3]) {
+pub(super) fn claim_on_three() -> (Claim, [Claim; 3]) {
     claim_in_three_parts(1)
 }
 
@@ -58,7 +59,7 @@ impl Process {
     }
 
     /// What this node and the first have of each lock.
-    async fn both_have(&self, node: usize, claim: &Claim) -> Vec<[Holder; 2]> {
+    pub(super) async fn both_have(&self, node: usize, claim: &Claim) -> Vec<[Holder; 2]> {
         let mut both = Vec::new();
         for name in claim.names.iter() {
             let [there, here] = [0, node].map(|node| self.holders_at(node, name));
@@ -67,7 +68,7 @@ impl Process {
         both
     }
 
-    async fn all_renewed(&self, claim: &Claim) {
+    pub(super) async fn all_renewed(&self, claim: &Claim) {
         let renewed = self.renew(claim).await;
         assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
     }
@@ -146,6 +147,25 @@ async fn locks_of_which_a_majority_that_answers_has_each_do_not_wait_for_a_silen
     );
 }
 
+/// As with a client that has not got the answer. Of five nodes, two have all.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_request_for_locks_of_which_nodes_lack_different_ones_finds_all_held() {
+    for nodes in [3, 5] {
+        for waits in [Duration::ZERO, SHORT * 8] {
+            let process = Process::on(&plain_stores(nodes));
+            let (claim, parts) = claim_on_three();
+            process.granted_at_all_but_one(&parts).await;
+            sleep(waits).await;
+            let repeated = process.acquire(&claim).await.expect("the nodes answer");
+            assert_eq!(repeated.kind(), Some(GrantKind::Replayed));
+            process.settled().await;
+            for part in &parts {
+                assert_eq!(process.held_at(part).await.len() as u64, nodes);
+            }
+        }
+    }
+}
+
 /// It is later than others may be.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_only_a_late_node_shows_to_be_held_is_not_lost() {
@@ -213,53 +233,6 @@ async fn a_lock_that_may_be_lost_is_named_beside_one_that_is() {
     process.behaves(&[2], &Behavior::Answered);
     process.settled().await;
     process.fixture.renewed(&held, None).await;
-}
-
-/// As after a re-entry that has reached a node before the grant.
-#[tokio::test(start_paused = true)]
-async fn a_node_that_has_a_part_of_the_locks_gets_the_others_with_a_renewal() {
-    for has in 0..3 {
-        let process = Process::alone();
-        let (claim, parts) = claim_on_three();
-        process.without(&[2]);
-        process.fixture.all_granted(&claim).await;
-        process.settled().await;
-        process.without(&[]);
-        process.leave_at(2, &parts[has]).await;
-        sleep(SHORT).await;
-        process.all_renewed(&claim).await;
-        process.settled().await;
-        for part in &parts {
-            let holder = only(process.holders_at(2, lock_of(part)).await.listed);
-            assert!(holder.expires_in > LONG - SHORT, "{:?}", holder.expires_in);
-        }
-        process.without(&[1]);
-        process.all_renewed(&claim).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_gets_each_lock_back_as_it_is() {
-    for shared in 0..3 {
-        let process = Process::alone();
-        let (claim, parts) = claim_on_three();
-        process.without(&[2]);
-        process.fixture.all_granted(&claim).await;
-        let [downgraded, entered] = [&parts[shared], &parts[(shared + 1) % 3]];
-        process.fixture.renew_in_mode(downgraded, READ).await;
-        process.fixture.renewed(downgraded, Some(LONG / 2)).await;
-        assert!(has_granted(process.acquire(&at_depth(entered, 3)).await));
-        process.settled().await;
-        process.without(&[]);
-        process.all_renewed(&claim).await;
-        process.settled().await;
-        let both = process.both_have(2, &claim).await;
-        for (part, [there, here]) in zip(&parts, both) {
-            assert_eq!(here.mode == READ, part.names == downgraded.names);
-            assert_eq!((here.mode, here.hold_count), (there.mode, there.hold_count));
-            assert!(here.expires_in.abs_diff(there.expires_in) < SHORT);
-        }
-    }
 }
 
 /// One after the other they would take longer than the renewal may.
@@ -343,51 +316,6 @@ async fn locks_of_which_nodes_lack_different_ones_are_changed_together() {
     for node in [1, 2] {
         for [there, here] in process.both_have(node, &claim).await {
             assert!(there.expires_in.max(here.expires_in) <= LONG / 2);
-        }
-    }
-}
-
-/// A client that acquires one lock after the other may ask for something else each time.
-#[tokio::test(start_paused = true)]
-async fn a_node_gets_each_lock_back_as_it_was_asked_for() {
-    for limited in 0..3 {
-        let process = Process::alone();
-        let (claim, mut parts) = claim_on_three();
-        parts[limited].max_hold = Some(LONG / 2);
-        parts[(limited + 1) % 3] = owned_by(&parts[(limited + 1) % 3], "another");
-        process.without(&[2]);
-        for part in &parts {
-            process.fixture.granted(part).await;
-        }
-        process.settled().await;
-        process.without(&[]);
-        process.all_renewed(&claim).await;
-        process.settled().await;
-        for [there, here] in process.both_have(2, &claim).await {
-            assert_eq!(here.owner, there.owner);
-            assert!(here.expires_in.abs_diff(there.expires_in) < SHORT);
-        }
-    }
-}
-
-/// The others are not left out for that.
-#[tokio::test(start_paused = true)]
-async fn a_node_that_remembers_the_end_of_one_lock_gets_the_others_back() {
-    for ended in 0..3 {
-        let process = Process::alone();
-        let (claim, parts) = claim_on_three();
-        process.without(&[2]);
-        process.fixture.all_granted(&claim).await;
-        process.settled().await;
-        process.without(&[]);
-        process.leave_at(2, &parts[ended]).await;
-        let store = &process.nodes[2].store;
-        let released = store.release(&parts[ended].names, claim.token, None, deadline());
-        released.await.expect("the node answers");
-        process.all_renewed(&claim).await;
-        process.settled().await;
-        for (number, part) in parts.iter().enumerate() {
-            assert_eq!(process.held_at(part).await.contains(&2), number != ended);
         }
     }
 }
