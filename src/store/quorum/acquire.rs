@@ -17,8 +17,8 @@ use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mismatch, Mode, QueueRequest,
-    Refused, RenewOptions, Renewed, RollbackRight,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest, RenewOptions,
+    Renewed, RollbackRight,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -36,6 +36,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(160);
 enum RoundEnd {
     Granted(Granted),
     Answered(Acquired),
+    /// The same, but because nodes lack different locks of it.
+    Partly(Acquired),
     /// Nothing has a majority, or the claim has lost what it had.
     Lost {
         /// What to answer if it is so in the last round too.
@@ -90,13 +92,13 @@ impl Core {
                     waiting.restored &= request.is_some_and(|it| it.ticket.is_some());
                     return Ok(Acquired::Waiting(waiting));
                 }
-                Ok(RoundEnd::Answered(answer)) if is_of_part(claim, &answer) && last.is_none() => {
-                    if !self.bring_back(claim, deadline).await {
+                Ok(RoundEnd::Answered(answer)) => return Ok(answer),
+                Ok(RoundEnd::Partly(answer)) => {
+                    if last.is_some() || !self.bring_back(claim, deadline).await {
                         return Ok(answer);
                     }
                     last = Some(Ok(answer));
                 }
-                Ok(RoundEnd::Answered(answer)) => return Ok(answer),
                 Ok(RoundEnd::Lost { answer, place }) => {
                     last = answer.map(Ok);
                     known_place = place.or(known_place);
@@ -127,7 +129,7 @@ impl Core {
         })
     }
 
-    /// Brings leases that a majority has to the nodes that lack them. Returns whether the claim has all of them.
+    /// Brings leases that a majority has to the nodes that lack them, as a renewal does. Returns whether the claim has all.
     async fn bring_back(&self, claim: &Claim, deadline: Instant) -> bool {
         let options = RenewOptions {
             rollback_right: RollbackRight::AsBefore,
@@ -179,6 +181,9 @@ impl Core {
             }
             // It has the place at as many nodes as it could get it.
             Verdict::Unplaced(_) => Ok(RoundEnd::Answered(waiting_at(&votes))),
+            Verdict::Answered(answer) if verdict::lack_different_locks(&votes) => {
+                Ok(RoundEnd::Partly(answer))
+            }
             Verdict::Answered(answer) => Ok(RoundEnd::Answered(answer)),
             Verdict::Split(answer) => Ok(RoundEnd::Lost {
                 answer: Some(answer),
@@ -233,15 +238,6 @@ impl Core {
         }
         Ok(None)
     }
-}
-
-/// Whether it is refused because it has a part of its locks, as nodes say that lack others.
-fn is_of_part(claim: &Claim, answer: &Acquired) -> bool {
-    let is_other_claim = matches!(
-        answer,
-        Acquired::Refused(Refused::Mismatched(Mismatch::Claim { .. }))
-    );
-    is_other_claim && claim.names.len() > 1
 }
 
 /// The error of a claim that may hold its locks since an earlier request.

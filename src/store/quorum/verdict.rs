@@ -232,6 +232,21 @@ fn common_refusal(votes: &ByNode<Acquired>, kinds: &[IsOfKind], least: usize) ->
     })
 }
 
+/// Whether nodes refuse the claim because each lacks another one of its locks, of which a majority may have each. Each names the
+/// first that it lacks. If a majority names the same, it lacks that one, or holds it in another mode.
+pub(super) fn lack_different_locks(votes: &ByNode<Acquired>) -> bool {
+    let named = votes.received().filter_map(|vote| match vote {
+        Acquired::Refused(Refused::Mismatched(Mismatch::Claim { name })) => Some(name),
+        Acquired::Refused(_)
+        | Acquired::Granted(_)
+        | Acquired::Waiting(_)
+        | Acquired::Superseded
+        | Acquired::WaitExpired => None,
+    });
+    let named: Vec<_> = named.collect();
+    !named.is_empty() && merge::agreed(votes.majority(), &named).is_none()
+}
+
 fn was_released(vote: &Acquired) -> bool {
     matches!(vote, Acquired::Refused(Refused::Ended(ended)) if ended.reason == NotHolder::Released)
 }
