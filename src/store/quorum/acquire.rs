@@ -62,6 +62,7 @@ impl Core {
         let mut pauses = Backoff::default();
         let mut last = None;
         let mut known_place = None;
+        let mut was_partial = false;
         let mut longest = Duration::ZERO;
         for _ in 0..ROUNDS_MAX {
             let begun = Instant::now();
@@ -94,10 +95,11 @@ impl Core {
                 }
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
                 Ok(RoundEnd::Partly(answer)) => {
-                    if last.is_some() || !self.bring_back(claim, deadline).await {
+                    if was_partial || !self.bring_back(claim, deadline).await? {
                         return Ok(answer);
                     }
-                    last = Some(Ok(answer));
+                    was_partial = true;
+                    last = Some(Err(may_hold(Fault::Timeout)));
                 }
                 Ok(RoundEnd::Lost { answer, place }) => {
                     last = answer.map(Ok);
@@ -130,7 +132,7 @@ impl Core {
     }
 
     /// Brings leases that a majority has to the nodes that lack them, as a renewal does. Returns whether the claim has all.
-    async fn bring_back(&self, claim: &Claim, deadline: Instant) -> bool {
+    async fn bring_back(&self, claim: &Claim, deadline: Instant) -> StoreResult<bool> {
         let options = RenewOptions {
             rollback_right: RollbackRight::AsBefore,
             ..RenewOptions::default()
@@ -138,7 +140,7 @@ impl Core {
         let renewed = self
             .renew(&claim.names, claim.token, options, deadline)
             .await;
-        matches!(renewed, Ok(Renewed::Extended(_)))
+        Ok(matches!(renewed?, Renewed::Extended(_)))
     }
 
     /// One round. If the claim is not granted, what nodes have granted is rolled back.
