@@ -2,9 +2,11 @@
 //! each do not meet again.
 
 use std::collections::HashMap;
+use std::iter::zip;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
 use super::Core;
@@ -17,8 +19,8 @@ use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest, RenewOptions,
-    Renewed, RollbackRight,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, LockName, LockState, LockView,
+    Mode, QueueRequest, RenewOptions, Renewed, RollbackRight,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -95,11 +97,12 @@ impl Core {
                 }
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
                 Ok(RoundEnd::Partly(answer)) => {
-                    if was_partial || !self.bring_back(claim, deadline).await? {
+                    if !was_partial && !self.bring_back(claim, deadline).await? {
                         return Ok(answer);
                     }
                     was_partial = true;
-                    last = Some(Err(may_hold(Fault::Timeout)));
+                    let detail = "nodes have different locks of the claim";
+                    last = Some(Err(StoreError::unknown(Fault::Busy, detail)));
                 }
                 Ok(RoundEnd::Lost { answer, place }) => {
                     last = answer.map(Ok);
@@ -131,8 +134,22 @@ impl Core {
         })
     }
 
-    /// Brings leases that a majority has to the nodes that lack them, as a renewal does. Returns whether the claim has all.
+    /// Brings leases that a majority has to the nodes that lack them, as a renewal does. Returns whether the claim has all. It
+    /// does nothing for a request that contradicts the leases, which changes nothing.
     async fn bring_back(&self, claim: &Claim, deadline: Instant) -> StoreResult<bool> {
+        let views = claim.names.iter().map(|name| self.inspect(name, deadline));
+        let views = try_join_all(views).await?;
+        let contradicts = |(name, view): (&LockName, &LockView)| match &view.state {
+            LockState::Held(holders) => {
+                let mut listed = holders.listed.iter();
+                let digest = claim.token.digest(name);
+                listed.any(|holder| holder.claim == digest && holder.mode != claim.mode)
+            }
+            LockState::Free | LockState::Cooling { .. } => false,
+        };
+        if zip(claim.names.iter(), &views).any(contradicts) {
+            return Ok(false);
+        }
         let options = RenewOptions {
             rollback_right: RollbackRight::AsBefore,
             ..RenewOptions::default()

@@ -4,7 +4,8 @@ use std::iter::zip;
 use std::time::Duration;
 
 use leasehold::domain::{
-    Claim, GrantKind, Holder, LockName, NotHeld, NotHolder, RenewOptions, Renewed,
+    Acquired, Claim, GrantKind, Holder, LockName, NotHeld, NotHolder, Refused, RenewOptions,
+    Renewed,
 };
 use leasehold::store::{LockStore, StoreError};
 use tokio::join;
@@ -12,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::nodes::{Process, has_granted, plain_stores};
 use crate::support::fixture::{
-    LONG, SHORT, claim_on_all, deadline, fresh_name, lock_of, lost, names, only, ttl,
+    LONG, READ, SHORT, claim_on_all, deadline, fresh_name, in_mode, lock_of, lost, names, only, ttl,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -162,6 +163,27 @@ async fn a_repeated_request_for_locks_of_which_nodes_lack_different_ones_finds_a
             for part in &parts {
                 assert_eq!(process.held_at(part).await.len() as u64, nodes);
             }
+        }
+    }
+}
+
+/// The nodes that lack a lock do not compare the mode.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_contradicts_a_claim_changes_nothing_also_if_nodes_lack_different_locks() {
+    let process = Process::alone();
+    let (claim, parts) = claim_on_three();
+    process.granted_at_all_but_one(&parts).await;
+    sleep(LONG / 2).await;
+    let answer = process.acquire(&in_mode(&claim, READ)).await;
+    let refused = matches!(answer, Ok(Acquired::Refused(Refused::Mismatched(_))));
+    assert!(refused, "{answer:?}");
+    process.settled().await;
+    for (lacking, part) in parts.iter().enumerate() {
+        let held_at = process.held_at(part).await;
+        assert!(!held_at.contains(&lacking));
+        for node in held_at {
+            let holder = only(process.holders_at(node, lock_of(part)).await.listed);
+            assert!(holder.expires_in <= LONG / 2, "{:?}", holder.expires_in);
         }
     }
 }
