@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use self::part::{RenewalDecision, RenewalPart};
 use self::votes::{
-    agree_on_terms, agreed_fences, extended, has_outcome, is_decided, refusal, withdrawable_by,
+    agree_on_terms, agreed_fences, extended, has_extended, has_outcome, is_decided, refusal,
+    withdrawable_by,
 };
 use super::Core;
 use super::answers::{ByNode, NodeAnswers};
@@ -81,7 +82,7 @@ impl Core {
             None => answers.until(deadline, is_decided).await,
             Some(_) => answers.of_all(nodes_deadline).await,
         };
-        if votes.received().filter_map(extended).count() < votes.majority() {
+        if !has_extended(&votes) {
             if not_held::has_ended(&votes, names) {
                 let ran_out = not_held::merged(&votes)
                     .iter()

@@ -11,7 +11,7 @@ use super::super::Core;
 use super::super::answers::{ByNode, Effect, NodeAnswers};
 use super::super::part_held::PartHeld;
 use super::part::RenewalDecision;
-use super::votes::{agree_on_terms, agreed_fences, extended};
+use super::votes::{agree_on_terms, agreed_fences, extended, has_extended};
 use crate::domain::{LockNames, RenewOptions, Renewed, Token};
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
@@ -89,10 +89,6 @@ fn by_lock(votes: &ByNode<PartHeld>) -> impl Iterator<Item = ByNode<Renewed>> {
                 .collect(),
         )
     })
-}
-
-fn has_extended(votes: &ByNode<Renewed>) -> bool {
-    votes.received().filter_map(extended).count() >= votes.majority()
 }
 
 /// Whether further answers make no difference.

@@ -14,6 +14,11 @@ pub(super) fn extended(renewed: &Renewed) -> Option<&Vec<Renewal>> {
     }
 }
 
+/// Whether a majority has extended the leases.
+pub(super) fn has_extended(votes: &ByNode<Renewed>) -> bool {
+    votes.received().filter_map(extended).count() >= votes.majority()
+}
+
 /// Whether further answers make no difference.
 pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
     let refused = votes.received().filter(|vote| extended(vote).is_none());
