@@ -28,7 +28,7 @@ pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use name_groups::NameGroups;
 pub use outcome::{
-    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, HoldLimits, Mismatch, NotHeld,
+    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, HoldOptions, Mismatch, NotHeld,
     NotHolder, PreviousLease, Refused, Released, RenewOptions, Renewal, Renewed, Rollback,
     RollbackRight, StepBack, SuspendOptions, Suspended, Waiting,
 };

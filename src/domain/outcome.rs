@@ -72,6 +72,8 @@ pub struct Granted {
     pub kind: GrantKind,
     /// The leases, in the order of names.
     pub leases: Vec<Lease>,
+    /// What else applies to them. Empty for new grants, to which applies what their claim asks for.
+    pub options: Vec<HoldOptions>,
     /// The previous leases that had expired; only for new grants.
     pub expired: Vec<PreviousLease>,
 }
@@ -97,12 +99,14 @@ pub struct PreviousLease {
 }
 
 impl Granted {
-    /// Leases that the claim held already.
+    /// Leases that the claim held already, and what else applies to each.
     #[must_use]
-    pub fn before(kind: GrantKind, leases: Vec<Lease>) -> Self {
+    pub fn before(kind: GrantKind, held: impl IntoIterator<Item = (Lease, HoldOptions)>) -> Self {
+        let (leases, options) = held.into_iter().unzip();
         Self {
             kind,
             leases,
+            options,
             expired: Vec::new(),
         }
     }
@@ -274,23 +278,24 @@ pub struct Renewal {
     /// How much of the lease was left when the renewal arrived.
     pub remaining_before: Duration,
     /// What else applies to the lease.
-    pub limits: HoldLimits,
+    pub options: HoldOptions,
     /// The attempt that may roll the lease back, if one may. A part of a store that lacks the lease gets it back as granted
     /// to that attempt, so that it ends there, too, when its stream closes.
     pub withdrawable_by: Option<Attempt>,
-    /// Whether a stream holds the lease, or has held it. A part of a store that gets it back has to know.
-    pub is_of_stream: bool,
 }
 
-/// What a claim has asked for besides its TTL, as it still applies; none of what it has not asked for.
+/// What a claim has asked for besides its TTL, as it still applies; none of what it has not asked for. A part of a store that
+/// gets the lease back has to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HoldLimits {
+pub struct HoldOptions {
     /// How long the lock is still kept even if it is released.
     pub min_hold_left: Option<Duration>,
     /// How long the lease can still be extended.
     pub max_hold_left: Option<Duration>,
     /// How long the lock stays closed after the lease has expired or was evicted.
     pub lock_delay: Option<Duration>,
+    /// Whether a stream holds the lease, or has held it.
+    pub is_of_stream: bool,
 }
 
 /// The outcome of a release, for one lock.

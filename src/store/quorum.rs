@@ -16,6 +16,7 @@ mod decision;
 mod disagreement;
 mod drift;
 mod follow_ups;
+mod grants;
 mod health;
 mod holding;
 mod late_changes;

@@ -12,6 +12,7 @@ mod failing;
 mod follow_ups;
 mod full;
 mod health;
+mod held_before;
 mod in_the_way;
 mod late_changes;
 mod minorities;

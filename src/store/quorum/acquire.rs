@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::answers::{ByNode, Effect};
-use super::drift::Drift;
+use super::grants::{agreed_fences, counted, fences, merged, were_held};
 use super::late_changes::{may_re_enter, of_acquire};
-use super::lease;
 use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
+use super::restoring::HeldBefore;
 use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, LockName, LockState, LockView,
-    Mode, QueueRequest, RenewOptions, Renewed, RollbackRight,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, LockName, LockState, LockView, Mode,
+    QueueRequest, RenewOptions, Renewed, RollbackRight,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -184,7 +184,8 @@ impl Core {
                 let second = self.second_phase(&mut round, &votes, decided, ask.claim.mode);
                 match second.await {
                     Ok(Some(granted)) if is_alive(&granted, begun) => {
-                        round.keep(&verdict::fences(&granted));
+                        let held_before = self.held_before(ask, &granted, begun);
+                        round.keep(&fences(&granted), held_before);
                         return Ok(RoundEnd::Granted(granted));
                     }
                     Ok(Some(_)) => {
@@ -218,6 +219,19 @@ impl Core {
         end
     }
 
+    /// What nodes get that lack leases which the claim held before; none for a new grant.
+    fn held_before(&self, ask: &Ask, granted: &Granted, asked_at: Instant) -> Option<HeldBefore> {
+        (granted.kind != GrantKind::New).then(|| HeldBefore {
+            nodes: Arc::clone(&self.nodes),
+            drift: self.drift,
+            names: ask.claim.names.clone(),
+            token: ask.claim.token,
+            granted: granted.clone(),
+            asked_at,
+            since: Instant::now(),
+        })
+    }
+
     /// Has the decided tokens recorded by a majority that still holds the claim's leases, or larger ones if other claims
     /// that share the locks may have them. Returns nothing if there is none.
     async fn second_phase(
@@ -227,18 +241,18 @@ impl Core {
         mut decided: Vec<Fence>,
         mode: Mode,
     ) -> StoreResult<Option<Granted>> {
-        let majority = votes.majority();
+        let (majority, were_held) = (votes.majority(), were_held(votes));
         let limit = match mode {
             Mode::Shared(share) => share.limit(),
             Mode::Exclusive => None,
         };
-        if limit.is_none() && verdict::agreed_fences(votes).is_some() {
+        if limit.is_none() && agreed_fences(votes).is_some() {
             // A majority has these tokens already.
-            let held: Vec<_> = verdict::granted(votes).collect();
+            let held: Vec<_> = counted(votes).collect();
             return Ok(merged(self.drift, majority, &held, &decided));
         }
         for _ in 0..RECORDINGS_MAX {
-            let recordings = round.record(&decided).await;
+            let recordings = round.record(&decided, were_held).await;
             let held: Vec<_> = recorded(&recordings).collect();
             if held.len() >= majority {
                 if exceeds(limit, &held) {
@@ -304,36 +318,4 @@ fn exceeds(limit: Option<u32>, held: &[&Recorded]) -> bool {
         let taken: u64 = users.into_values().map(u64::from).sum();
         taken > u64::from(limit)
     })
-}
-
-/// The grant that its holder is told of, from those of the nodes that hold it.
-fn merged(drift: Drift, majority: usize, held: &[&Granted], decided: &[Fence]) -> Option<Granted> {
-    let lease = |(index, decided): (usize, &Fence)| -> Option<Lease> {
-        let leases = held
-            .iter()
-            .map(|granted| granted.leases.get(index).cloned());
-        lease::merged(drift, majority, leases.collect::<Option<_>>()?, *decided)
-    };
-    let leases = decided.iter().enumerate().map(lease);
-    let expired: Vec<_> = held.iter().map(|granted| &granted.expired[..]).collect();
-    let kind = kind(held, majority);
-    Some(Granted {
-        kind,
-        leases: leases.collect::<Option<_>>()?,
-        expired: match kind {
-            GrantKind::New => lease::previous(drift, majority, &expired),
-            GrantKind::Reentered | GrantKind::Replayed => Vec::new(),
-        },
-    })
-}
-
-/// How the claim came to hold its locks: it held them already if it did so at a majority.
-fn kind(held: &[&Granted], majority: usize) -> GrantKind {
-    let before = || held.iter().filter(|granted| granted.kind != GrantKind::New);
-    let is_deeper = before().any(|granted| granted.kind == GrantKind::Reentered);
-    match before().count() >= majority {
-        false => GrantKind::New,
-        true if is_deeper => GrantKind::Reentered,
-        true => GrantKind::Replayed,
-    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::drift::Drift;
 use super::merge;
-use crate::domain::{Fence, HoldLimits, Lease, LockName, PreviousLease, Ttl};
+use crate::domain::{Fence, HoldOptions, Lease, LockName, PreviousLease, Ttl};
 
 /// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token. It is
 /// exclusive only if a majority has it so: a node that was away when it became a shared one may still have it alone.
@@ -65,15 +65,16 @@ pub(super) fn newest_ttl(majority: usize, at_nodes: &[(Ttl, Duration)]) -> Optio
     merge::agreed(majority, &ttls).or_else(|| renewed_last().map(|(ttl, _)| *ttl))
 }
 
-/// The limits of a lease, of which a node may lack some that are over.
-pub(super) fn limits(reports: impl Iterator<Item = HoldLimits>) -> HoldLimits {
-    let strictest = |one: HoldLimits, other: HoldLimits| HoldLimits {
+/// The options of a lease, of which a node may lack some that are over.
+pub(super) fn options(reports: impl Iterator<Item = HoldOptions>) -> HoldOptions {
+    let strictest = |one: HoldOptions, other: HoldOptions| HoldOptions {
         min_hold_left: one.min_hold_left.max(other.min_hold_left),
         max_hold_left: match (one.max_hold_left, other.max_hold_left) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         },
         lock_delay: one.lock_delay.max(other.lock_delay),
+        is_of_stream: one.is_of_stream || other.is_of_stream,
     };
     reports.reduce(strictest).unwrap_or_default()
 }

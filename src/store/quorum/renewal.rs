@@ -160,7 +160,7 @@ impl Core {
             let detail = "the leases were extended too late";
             return Err(StoreError::unknown(Fault::Timeout, detail));
         }
-        if let Some(renewal) = renewals.first().filter(|it| it.is_of_stream) {
+        if let Some(renewal) = renewals.first().filter(|it| it.options.is_of_stream) {
             self.attempts.keep(claim.1, renewal.lease.ttl.get());
         }
         if let Some(decided) = self.decided(claim, renewals, is_agreed, begun) {
@@ -187,9 +187,8 @@ impl Core {
             Some(Renewal {
                 lease,
                 remaining_before: drift.without(before),
-                limits: lease::limits(of_lock().map(|renewal| renewal.limits)),
+                options: lease::options(of_lock().map(|renewal| renewal.options)),
                 withdrawable_by,
-                is_of_stream: of_lock().any(|renewal| renewal.is_of_stream),
             })
         });
         merged.collect()
@@ -266,7 +265,14 @@ impl Core {
         is_agreed: bool,
         asked_at: Instant,
     ) -> Option<Decided> {
-        let (nodes, renewals) = (&self.nodes, renewals.to_vec());
+        let nodes = &self.nodes;
+        let mut renewals = renewals.to_vec();
+        for attempt in renewals
+            .iter_mut()
+            .filter_map(|it| it.withdrawable_by.as_mut())
+        {
+            *attempt = self.attempts.last_of(claim.1, *attempt);
+        }
         Decided::new(nodes, self.drift, claim, renewals, is_agreed, asked_at)
     }
 }

@@ -2,6 +2,7 @@
 //! changes that it has missed. Otherwise a lease that is renewed for long would lose one node after the other, and a
 //! majority might have missed different changes of it. When that is done is in `renewal`.
 
+mod held_before;
 mod looking;
 mod missed_changes;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub(super) use self::held_before::HeldBefore;
 use super::drift::{Drift, TokenLead};
 use super::lease;
 use super::nodes::{NodeStore, Nodes};
@@ -76,7 +78,7 @@ impl Decided {
         asked_at: Instant,
     ) -> Option<Self> {
         let first = renewals.first()?;
-        let (lease, limits) = (&first.lease, first.limits);
+        let (lease, options) = (&first.lease, first.options);
         let claim = Claim {
             mode: lease.holder.mode,
             // The claim has its locks, whoever waits for them there.
@@ -89,10 +91,10 @@ impl Decided {
         Some(Self {
             // As the nodes have reported them.
             claim: Claim {
-                min_hold: limits.min_hold_left,
-                max_hold: limits.max_hold_left,
-                lock_delay: limits.lock_delay,
-                takes_over: first.is_of_stream,
+                min_hold: options.min_hold_left,
+                max_hold: options.max_hold_left,
+                lock_delay: options.lock_delay,
+                takes_over: options.is_of_stream,
                 ..drift.claim_at_nodes(&claim)
             },
             // A lease that no attempt may roll back stays so at each node: nobody knows a random one.
@@ -302,13 +304,12 @@ impl Decided {
 fn terms(renewal: &Renewal) -> impl PartialEq + '_ {
     let (lease, holder) = (&renewal.lease, &renewal.lease.holder);
     let by = (&holder.owner, &holder.metadata, renewal.withdrawable_by);
-    let times = (lease.ttl, renewal.limits);
     (
         holder.mode,
         holder.hold_count,
-        times,
+        lease.ttl,
+        renewal.options,
         by,
-        renewal.is_of_stream,
     )
 }
 

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use super::answers::{ByNode, Effect};
 use super::drift::Drift;
-use super::{lease, merge};
+use super::grants::{
+    agree_on_terms, agreed_fences, granted, held_before, largest_fences, were_held,
+};
+use super::merge;
 use crate::backoff::up_to;
 use crate::domain::{
-    Acquired, Conflict, Fence, GrantKind, Granted, Mismatch, NotHolder, Refused, Ticket, Waiting,
+    Acquired, Conflict, Fence, GrantKind, Mismatch, NotHolder, Refused, Ticket, Waiting,
 };
 use crate::store::StoreError;
 
@@ -141,41 +144,6 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
     }
 }
 
-/// The grants among the answers.
-pub(super) fn granted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted> {
-    votes.received().filter_map(|vote| match vote {
-        Acquired::Granted(granted) => Some(granted),
-        Acquired::Waiting(_)
-        | Acquired::Superseded
-        | Acquired::WaitExpired
-        | Acquired::Refused(_) => None,
-    })
-}
-
-/// The fencing tokens of a grant.
-pub(super) fn fences(granted: &Granted) -> Vec<Fence> {
-    lease::fences(&granted.leases)
-}
-
-/// The fencing tokens that a majority already has.
-pub(super) fn agreed_fences(votes: &ByNode<Acquired>) -> Option<Vec<Fence>> {
-    let all: Vec<_> = granted(votes).map(fences).collect();
-    merge::agreed(votes.majority(), &all)
-}
-
-/// Whether a majority has the leases with the same hold counts, TTLs and modes. Of nodes that differ, some missed the last
-/// change, or carried out one that no majority did: whichever two answer first must not decide what the claim is told.
-fn agree_on_terms(votes: &ByNode<Acquired>) -> bool {
-    let leases = granted(votes).map(|granted| &granted.leases);
-    lease::agree_on_terms(votes.majority(), leases)
-}
-
-/// For each lock the largest token that was proposed. It is larger than every token that was decided for the lock before,
-/// because a majority has recorded that, and one of its nodes is among those that proposed.
-fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
-    merge::largest(granted(votes).map(fences))
-}
-
 /// Whether the claim may hold its locks since an earlier request: nodes have its leases from then, and with those that
 /// have not answered they would be a majority. What another node says against it may be left from before.
 fn may_hold_already(votes: &ByNode<Acquired>) -> bool {
@@ -214,14 +182,7 @@ fn refusal_of_few(votes: &ByNode<Acquired>) -> Option<Acquired> {
 /// again. But if a majority has the leases still, no majority has released them: the node has, for a stream that was
 /// closed when another one had taken them over.
 fn released(votes: &ByNode<Acquired>) -> Option<Acquired> {
-    let is_held = held_before(votes) >= votes.majority();
-    common_refusal(votes, &[was_released], 1).filter(|_| !is_held)
-}
-
-/// How many nodes have its leases from before.
-fn held_before(votes: &ByNode<Acquired>) -> usize {
-    let before = granted(votes).filter(|granted| granted.kind != GrantKind::New);
-    before.count()
+    common_refusal(votes, &[was_released], 1).filter(|_| !were_held(votes))
 }
 
 /// The first of these kinds of answers that at least `least` nodes give.

@@ -9,7 +9,7 @@ use super::record::{self, Packed};
 use super::reply::{InTime, Malformed, Reply};
 use super::views::{lease, limit, state};
 use crate::domain::{
-    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldLimits, Holder, Lease,
+    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldOptions, Holder, Lease,
     LockName, LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused,
     Released, Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
 };
@@ -55,8 +55,8 @@ pub(super) fn acquired(
     let mut closed_for = None;
     let acquired = match reply.number()? {
         lua::GRANTED => granted(reply, claim)?,
-        lua::REENTERED => before(GrantKind::Reentered, leases(reply, &mut closed_for)?),
-        lua::REPLAYED => before(GrantKind::Replayed, leases(reply, &mut closed_for)?),
+        lua::REENTERED => before(GrantKind::Reentered, held(reply, &mut closed_for)?),
+        lua::REPLAYED => before(GrantKind::Replayed, held(reply, &mut closed_for)?),
         lua::BLOCKED => {
             let now_ms = reply.number()?;
             Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
@@ -109,15 +109,14 @@ pub(super) fn acquired(
     Ok(Ok((Ok(acquired), closed_for)))
 }
 
-/// The limits of a lease, and whether it is a stream's.
-fn limits(mut reply: Reply) -> Result<(HoldLimits, bool), Malformed> {
+fn hold_options(mut reply: Reply) -> Result<HoldOptions, Malformed> {
     let mut millis = || Ok(reply.optional()?.map(Duration::from_millis));
-    let limits = HoldLimits {
+    Ok(HoldOptions {
         min_hold_left: millis()?,
         max_hold_left: millis()?,
         lock_delay: millis()?,
-    };
-    Ok((limits, reply.optional()?.is_some()))
+        is_of_stream: reply.optional()?.is_some(),
+    })
 }
 
 pub(super) fn renewed(
@@ -131,9 +130,8 @@ pub(super) fn renewed(
             lease,
             remaining_before,
             // A lease with options is not packed, and neither is one that an attempt may still roll back.
-            limits: HoldLimits::default(),
+            options: HoldOptions::default(),
             withdrawable_by: None,
-            is_of_stream: false,
         }]);
         return Ok(InTime::Done((renewed, None)));
     }
@@ -144,14 +142,13 @@ pub(super) fn renewed(
             let renewals = names.iter().map(|_| {
                 let remaining_before = reply.millis()?;
                 closed_for = closed_for.max(Some(reply.millis()?));
-                let (limits, is_of_stream) = limits(reply.list()?)?;
+                let options = hold_options(reply.list()?)?;
                 let lease = lease(reply.list()?, now_ms)?;
                 Ok(Renewal {
                     lease,
                     remaining_before,
-                    limits,
+                    options,
                     withdrawable_by: record::attempt(&reply.bytes()?)?,
-                    is_of_stream,
                 })
             });
             Renewed::Extended(renewals.collect::<Result<_, _>>()?)
@@ -242,9 +239,14 @@ fn acquired_packed(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed
         Some(lua::GRANTED) => Ok(Acquired::Granted(Granted {
             kind: GrantKind::New,
             leases: vec![packed.granted()?],
+            options: Vec::new(),
             expired: Vec::new(),
         })),
-        Some(lua::REPLAYED) => Ok(before(GrantKind::Replayed, vec![packed.lease(1)?])),
+        Some(lua::REPLAYED) => Ok(before(
+            GrantKind::Replayed,
+            // A lease with options is not packed.
+            [(packed.lease(1)?, HoldOptions::default())],
+        )),
         Some(lua::BLOCKED) => Ok(Acquired::Refused(Refused::Blocked(vec![Conflict {
             name: claim.names.first().cloned().ok_or(Malformed)?,
             by: ConflictKind::Holders(packed.lease(1)?.holder.into()),
@@ -259,6 +261,7 @@ fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
     let mut granted = Granted {
         kind: GrantKind::New,
         leases: Vec::with_capacity(claim.names.len()),
+        options: Vec::new(),
         expired: Vec::new(),
     };
     for name in claim.names.iter() {
@@ -287,8 +290,8 @@ fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
     Ok(Acquired::Granted(granted))
 }
 
-fn before(kind: GrantKind, leases: Vec<Lease>) -> Acquired {
-    Acquired::Granted(Granted::before(kind, leases))
+fn before(kind: GrantKind, held: impl IntoIterator<Item = (Lease, HoldOptions)>) -> Acquired {
+    Acquired::Granted(Granted::before(kind, held))
 }
 
 fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {
@@ -350,14 +353,18 @@ fn name(reply: &mut Reply, names: &LockNames) -> Result<LockName, Malformed> {
     names.get(index).cloned().ok_or(Malformed)
 }
 
-fn leases(mut reply: Reply, closed_for: &mut Option<ClosedFor>) -> Result<Vec<Lease>, Malformed> {
+fn held(
+    mut reply: Reply,
+    closed_for: &mut Option<ClosedFor>,
+) -> Result<Vec<(Lease, HoldOptions)>, Malformed> {
     let now_ms = reply.number()?;
     *closed_for = Some(reply.millis()?);
-    let mut leases = Vec::new();
+    let mut held = Vec::new();
     while !reply.is_read() {
-        leases.push(lease(reply.list()?, now_ms)?);
+        let options = hold_options(reply.list()?)?;
+        held.push((lease(reply.list()?, now_ms)?, options));
     }
-    Ok(leases)
+    Ok(held)
 }
 
 fn not_holder(mark: &str) -> Result<NotHolder, Malformed> {

@@ -9,8 +9,8 @@ use super::lock::LockConflict;
 use super::table::Table;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Acquired, Attempt, EventKind, Fence, GrantKind, Granted, Lease, LockName, Mismatch, Mode,
-    NotHeld, PreviousLease, QueueRequest, Refused,
+    Acquired, Attempt, EventKind, Fence, GrantKind, Granted, LockName, Mismatch, Mode, NotHeld,
+    PreviousLease, QueueRequest, Refused,
 };
 use crate::store::{Fault, StoreError};
 
@@ -156,14 +156,14 @@ impl Table {
     /// Answers a claim that already holds all of its locks, in its mode.
     fn replay(&mut self, claim: &KeyedClaim<'_>, attempt: Attempt, now: StoreTime) -> Acquired {
         let (mut is_deeper, mut is_repeated) = (false, false);
-        let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());
+        let mut held = Vec::with_capacity(claim.names.len());
         for key in claim.keys.iter() {
             let lock = self.locks.get_mut(&key.name);
             if let Some(record) = lock.and_then(|(_, lock)| lock.leases.get_mut(key.claim)) {
                 is_repeated |= record.receivers.unacknowledged() == Some(attempt);
                 is_deeper |= record.replay(claim, attempt);
                 self.effects.lease_changed(&key.name, key.claim);
-                leases.push(record.lease(now));
+                held.push((record.lease(now), record.options(now)));
             }
         }
         let kind = match is_deeper {
@@ -172,7 +172,7 @@ impl Table {
             true => GrantKind::Reentered,
             false => GrantKind::Replayed,
         };
-        Acquired::Granted(Granted::before(kind, leases))
+        Acquired::Granted(Granted::before(kind, held))
     }
 
     fn other_limit(&self, claim: &KeyedClaim<'_>) -> Option<Mismatch> {
@@ -211,6 +211,7 @@ impl Table {
         let mut granted = Granted {
             kind: GrantKind::New,
             leases: Vec::with_capacity(claim.keys.len()),
+            options: Vec::new(),
             expired: Vec::new(),
         };
         for (key, fence) in claim.keys.iter().zip(fences) {

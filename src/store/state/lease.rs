@@ -7,7 +7,7 @@ use super::claim::Text;
 use super::receivers::Receivers;
 use super::{StoreTime, micros};
 use crate::domain::{
-    Attempt, Claim, ClaimDigest, Fence, HoldCount, HoldLimits, Holder, Lease, Mode, Owner,
+    Attempt, Claim, ClaimDigest, Fence, HoldCount, HoldOptions, Holder, Lease, Mode, Owner,
     RenewOptions, Rollback, RollbackRight, StepBack, Ttl, UNCOUNTED_MAX,
 };
 
@@ -230,16 +230,17 @@ impl LeaseRecord {
         options.map_or(Duration::ZERO, |options| options.lock_delay)
     }
 
-    pub(super) fn limits(&self, now: StoreTime) -> HoldLimits {
+    pub(super) fn options(&self, now: StoreTime) -> HoldOptions {
         let Some(options) = &self.options else {
-            return HoldLimits::default();
+            return HoldOptions::default();
         };
         let asked_for = |duration: Duration| (!duration.is_zero()).then_some(duration);
-        HoldLimits {
+        HoldOptions {
             min_hold_left: asked_for(options.min_hold)
                 .map(|min_hold| (self.acquired + min_hold).since(now)),
             max_hold_left: options.ceiling.map(|ceiling| ceiling.since(now)),
             lock_delay: asked_for(options.lock_delay),
+            is_of_stream: options.is_of_stream,
         }
     }
 

@@ -62,9 +62,8 @@ impl Table {
             .change(key.claim, |record| record.renew(change, now));
         let record = lock.leases.get(key.claim)?;
         let lease = record.lease(now);
-        let limits = record.limits(now);
+        let options = record.options(now);
         let withdrawable_by = record.receivers.withdrawable_by();
-        let is_of_stream = record.is_of_stream();
         self.effects.lease_changed(&key.name, key.claim);
         self.effects
             .event(EventKind::Renewed, &key.name, record, now);
@@ -72,9 +71,8 @@ impl Table {
         Some(Renewal {
             lease,
             remaining_before,
-            limits,
+            options,
             withdrawable_by,
-            is_of_stream,
         })
     }
 

@@ -34,6 +34,7 @@ pub(super) fn after_expiry_in(answer: Acquired) -> Option<Duration> {
             kind: GrantKind::New,
             leases,
             expired,
+            ..
         }) => {
             only(leases);
             (!expired.is_empty()).then(|| only(expired).held_for)

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use leasehold::domain::{
-    Attempt, Claim, HoldLimits, LockState, NotHolder, Released, RenewOptions, Renewed,
+    Attempt, Claim, HoldOptions, LockState, NotHolder, Released, RenewOptions, Renewed,
 };
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep, timeout};
@@ -207,9 +207,9 @@ async fn a_lease_that_was_put_back_keeps_its_depth_and_its_limits() {
     process.settled().await;
     process.fixture.advance(SHORT).await;
     process.without(&[]);
-    let limits = process.fixture.renewed(&claim, None).await.limits;
-    assert_eq!(limits.lock_delay, claim.lock_delay);
-    assert!(limits.min_hold_left < claim.min_hold && limits.max_hold_left < claim.max_hold);
+    let options = process.fixture.renewed(&claim, None).await.options;
+    assert_eq!(options.lock_delay, claim.lock_delay);
+    assert!(options.min_hold_left < claim.min_hold && options.max_hold_left < claim.max_hold);
     let renewed_at = Instant::now();
     process.settled().await;
     let passed = renewed_at.elapsed();
@@ -224,12 +224,12 @@ async fn a_lease_that_was_put_back_keeps_its_depth_and_its_limits() {
         Renewed::Extended(renewals) => {
             let renewal = only(renewals);
             assert_eq!(renewal.lease.holder.hold_count, claim.hold_count);
-            let expected = HoldLimits {
-                min_hold_left: limits.min_hold_left.map(|left| left - passed),
-                max_hold_left: limits.max_hold_left.map(|left| left - passed),
-                ..limits
+            let expected = HoldOptions {
+                min_hold_left: options.min_hold_left.map(|left| left - passed),
+                max_hold_left: options.max_hold_left.map(|left| left - passed),
+                ..options
             };
-            assert_eq!(renewal.limits, expected);
+            assert_eq!(renewal.options, expected);
         }
         other => panic!("it was put back, but: {other:?}"),
     }

@@ -233,16 +233,24 @@ pub(super) fn merged(claim: &Claim, parts: Vec<(LockNames, Granted)>) -> Granted
         .find(|kind| kinds.clone().any(|it| it == *kind))
         .unwrap_or(GrantKind::Replayed);
     let mut leases = Vec::with_capacity(claim.names.len());
-    let mut expired = Vec::new();
+    let (mut options, mut expired) = (Vec::new(), Vec::new());
     for (names, granted) in parts {
         leases.extend(names.iter().cloned().zip(granted.leases));
+        options.extend(names.iter().cloned().zip(granted.options));
         expired.extend(granted.expired);
     }
     leases.sort_by(|(one, _), (other, _)| one.cmp(other));
+    options.sort_by(|(one, _), (other, _)| one.cmp(other));
     expired.sort_by(|one, other| one.name.cmp(&other.name));
     Granted {
         kind,
         leases: leases.into_iter().map(|(_, lease)| lease).collect(),
+        options: match kind {
+            GrantKind::New => Vec::new(),
+            GrantKind::Reentered | GrantKind::Replayed => {
+                options.into_iter().map(|(_, options)| options).collect()
+            }
+        },
         expired,
     }
 }

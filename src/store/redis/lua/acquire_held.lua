@@ -134,7 +134,7 @@ local function replay()
                 answer[2] = REENTERED
             end
             answer[4] = math.max(answer[4], closed_until(lease) - now_ms)
-            answer[#answer + 1] = lease_fields(lease)
+            answer[#answer + 1], answer[#answer + 2] = hold_options(lease), lease_fields(lease)
         else
             for _, field in ipairs({ lease.fence, lease.acquired_ms, lease.until_ms, '' }) do
                 answer[#answer + 1] = field

@@ -107,7 +107,7 @@ local function lease_fields(lease)
 end
 
 -- What is left of min_hold and of max_hold, lock_delay, and whether the lease is a stream's; false for what does not apply.
-local function lease_limits(lease)
+local function hold_options(lease)
     local options = lease.options
     local min_hold_ms, ceiling_ms = options.min_hold_ms, options.ceiling_ms
     return {

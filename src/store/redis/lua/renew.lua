@@ -2,7 +2,7 @@
 -- KEYS: for each lock: lock_key
 -- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat, is_check
 -- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
---   taken or closed without further operations, its limits: ms or nil each for min_hold, max_hold and lock_delay, and 1 or
+--   taken or closed without further operations, its options: ms or nil each for min_hold, max_hold and lock_delay, and 1 or
 --   nil for whether it is a stream's, the lease, the attempt that may roll it back or NO_ATTEMPT; 0 not the holder: number
 --   of the lock and mark of each that is not held; 11 the claim has other parameters, 12 it holds shared: number; 16 it
 --   came too late, and nothing was done: now_us; 21 the caller only asked whether it could renew them, and it could.
@@ -73,7 +73,7 @@ if record and string.sub(record, 10, 25) == caller(1, 9, 24) then
     if left_ms > 0 and left_ms <= lease.ttl_ms and lease.acquired_ms <= now_ms and not lease.options.repeated then
         extend(lease)
         rewrite_lease(lease, keep_ms(lease))
-        return { request, EXTENDED, now_ms, left_ms, closed_until(lease) - now_ms, lease_limits(lease), lease_fields(lease), lease.attempt }
+        return { request, EXTENDED, now_ms, left_ms, closed_until(lease) - now_ms, hold_options(lease), lease_fields(lease), lease.attempt }
     end
 end
 
@@ -142,7 +142,7 @@ for _, lock in ipairs(locks) do
     end
     answer[#answer + 1] = left_ms
     answer[#answer + 1] = closed_until(lease) - now_ms
-    answer[#answer + 1] = lease_limits(lease)
+    answer[#answer + 1] = hold_options(lease)
     answer[#answer + 1], answer[#answer + 2] = lease_fields(lease), lease.attempt
 end
 return answer

@@ -17,6 +17,7 @@ impl<P: Place> Run<P> {
                 kind: GrantKind::New,
                 leases,
                 expired,
+                ..
             }) => {
                 let leases = claim.names.iter().zip(&leases);
                 let grants = leases.map(|(name, lease)| {
