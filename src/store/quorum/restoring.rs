@@ -261,12 +261,11 @@ impl Decided {
         token_lead: &TokenLead,
         deadline: Instant,
     ) -> StoreResult<Option<Refused>> {
+        // They were left when the nodes answered.
+        let is_left = |left: Duration| left.saturating_sub(self.asked_at.elapsed());
         let claim = Claim {
-            // It was left when the nodes answered.
-            max_hold: self
-                .claim
-                .max_hold
-                .map(|left| left.saturating_sub(self.asked_at.elapsed())),
+            min_hold: self.claim.min_hold.map(is_left),
+            max_hold: self.claim.max_hold.map(is_left),
             ..self.claim.clone()
         };
         if claim.max_hold == Some(Duration::ZERO) {

@@ -8,8 +8,9 @@ use leasehold::domain::{
     Rollback, RollbackRight,
 };
 use leasehold::store::{LockStore, StoreError};
+use tokio::time::sleep;
 
-use super::nodes::{Process, stores};
+use super::nodes::{Process, stores, unreachable};
 use crate::support::fixture::{
     LONG, SHORT, at_depth, claim, deadline, in_mode, only, owned_by, permits, rival, ttl,
 };
@@ -166,29 +167,29 @@ async fn a_node_that_lacks_a_lease_does_not_change_its_token() {
     );
 }
 
-/// Its process has taken it over where the others had it, and got it there under another name.
+/// Its process has taken it over where the others had it, and got it there by another attempt.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_closes_releases_the_lease_also_where_it_was_lacking() {
-    let process = Process::alone();
-    let claim = Claim {
-        takes_over: true,
-        ..claim()
-    };
-    let streams = [(); 2].map(|()| Attempt::random());
-    for (stream, lacks) in streams.into_iter().zip([None, Some(1)]) {
-        if let Some(node) = lacks {
-            process.forgets(node, &claim).await;
-        }
-        granted(process.fixture.attempt(&claim, stream).await);
+    for closes_at_once in [false, true] {
+        let process = Process::alone();
+        let claim = Claim {
+            takes_over: true,
+            ..claim()
+        };
+        let [first, second] = [(); 2].map(|()| Attempt::random());
+        granted(process.fixture.attempt(&claim, first).await);
         process.settled().await;
+        process.forgets(1, &claim).await;
+        granted(process.fixture.attempt(&claim, second).await);
+        if !closes_at_once {
+            process.fixture.close(&claim, first).await;
+            process.settled().await;
+            assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
+        }
+        process.fixture.close(&claim, second).await;
+        process.settled().await;
+        assert!(process.held_at(&claim).await.is_empty());
     }
-    assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
-    process.fixture.close(&claim, streams[0]).await;
-    process.settled().await;
-    assert_eq!(process.held_at(&claim).await, [0, 1, 2]);
-    process.fixture.close(&claim, streams[1]).await;
-    process.settled().await;
-    assert!(process.held_at(&claim).await.is_empty());
 }
 
 /// It refuses the attempt that may roll the lease back at the others, because it has rolled it back.
@@ -207,4 +208,73 @@ async fn a_node_that_loses_a_lease_twice_gets_it_back_with_the_next_renewal() {
     process.fixture.close(&claim, stream).await;
     process.settled().await;
     assert!(process.held_at(&claim).await.is_empty());
+}
+
+/// The others have had the lease for so long, when it has taken back what it had granted.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_slow_to_take_a_grant_back_gets_the_lease_as_it_is_by_then() {
+    const SLOW: Duration = Duration::from_secs(2);
+    let process = Process::alone();
+    let claim = limited(&claim());
+    process.fixture.granted(&claim).await;
+    process.forgets(2, &claim).await;
+    process.behaves(&[2], &Behavior::Delayed(SLOW));
+    granted(process.acquire(&asks_otherwise(&claim, 1)).await);
+    sleep(SLOW + SHORT).await;
+    process.behaves(&[2], &Behavior::Answered);
+    process.settled().await;
+    process
+        .have_it_as_first_granted(&claim, HoldCount::ONE, SLOW * 2)
+        .await;
+}
+
+/// Else its holder would count on a node that is about to take the lease back.
+#[tokio::test(start_paused = true)]
+async fn a_lease_lasts_no_longer_than_at_the_nodes_that_had_it() {
+    let process = Process::alone();
+    let claim = claim();
+    process.fixture.granted(&claim).await;
+    let shorter = RenewOptions {
+        ttl: Some(ttl(LONG / 4)),
+        rollback_right: RollbackRight::AsBefore,
+        ..RenewOptions::default()
+    };
+    let store = &process.nodes[1].store;
+    let renewed = store.renew(&claim.names, claim.token, shorter, deadline());
+    assert!(matches!(renewed.await, Ok(Renewed::Extended(_))));
+    process.forgets(2, &claim).await;
+    let again = granted(process.acquire(&claim).await);
+    assert_eq!(only(again.leases).holder.expires_in, LONG / 4);
+}
+
+/// As if an earlier request had not come to an end: its token has to be recorded by a majority that stays.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_lacked_a_lease_records_no_token_of_it() {
+    let process = Process::alone();
+    let claim = claim();
+    for node in [0, 1] {
+        process.leave_at(node, &claim).await;
+    }
+    process.nodes[0].next_assignments([(); 64].map(|()| unreachable()));
+    match process.acquire(&claim).await {
+        Err(StoreError::Unknown { .. }) => {}
+        other => panic!("one node alone has recorded it, but: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_loses_a_lease_before_it_has_its_token_is_not_granted_it_anew() {
+    let process = Process::alone();
+    let claim = claim();
+    process.without(&[2]);
+    process.fixture.granted(&claim).await;
+    process.settled().await;
+    process.without(&[]);
+    process.leave_at(2, &claim).await;
+    process.nodes[2].next_assignments([Behavior::Delayed(SHORT)]);
+    granted(process.acquire(&claim).await);
+    sleep(SHORT / 2).await;
+    process.forgets(2, &claim).await;
+    process.settled().await;
+    assert_eq!(process.held_at(&claim).await, [0, 1]);
 }
