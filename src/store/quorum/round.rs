@@ -10,6 +10,10 @@
 //! not forget, which is why a node that has lost its data has no vote until every lease that it may have forgotten has
 //! ended.
 //!
+//! If a majority has the claim's leases from before, nothing is granted: a node that lacked them, and has granted them by this
+//! request, does not count, and gets them as that majority has them. Otherwise what a claim has asked for first, like its
+//! `max_hold`, would not last.
+//!
 //! A client may repeat its request at another process. Then two rounds decide on the token of one lease, each by what it knows
 //! of the nodes. A node changes the token only for the attempt that has received the lease last. So what a round has
 //! recorded at a majority is not changed by what an earlier one still sends.
