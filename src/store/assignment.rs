@@ -1,5 +1,5 @@
 //! What a store must be able to do besides [`LockStore`] to be a node of a quorum: take over the fencing tokens that the
-//! quorum has decided, and follow an eviction that it has missed.
+//! quorum has decided and what else a majority has of a lease, and follow an eviction that it has missed.
 //!
 //! A node that grants a lock can only propose a fencing token, because another node may have granted the lock before with
 //! a larger one. The quorum decides on the largest proposal of a majority, and has it recorded by a majority.
@@ -23,6 +23,9 @@ pub struct FenceChange {
     pub is_recorded: bool,
     /// The attempt that was granted or replayed the lease with the proposed token, if it asks for the change.
     pub attempt: Option<Attempt>,
+    /// Whether the lease also gets what the claim asks for: its owner, its metadata, what is left of `min_hold` and `max_hold`,
+    /// and `lock_delay`. It is a stream's from then on if the claim is. For a lease that was granted with something else.
+    pub gives_options: bool,
 }
 
 /// The outcome of an assignment.
@@ -64,7 +67,8 @@ pub struct MissedEviction {
 /// A store that can be a node of a quorum.
 #[async_trait]
 pub trait AssignFences: LockStore {
-    /// Gives the leases of the claim their decided fencing tokens, in the order of names, and raises the counters to them.
+    /// Gives the leases of the claim their decided fencing tokens, in the order of names, and raises the counters to them; and
+    /// the options of the claim where a change says so.
     ///
     /// Changes nothing unless the claim still holds all of its locks, each with its proposed or its decided token. Without
     /// that condition, a request that was delayed past the end of its leases would succeed with tokens that are larger than

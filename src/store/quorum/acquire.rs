@@ -11,7 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::answers::{ByNode, Effect};
-use super::grants::{agreed_fences, counted, fences, merged, were_held};
+use super::grants::{
+    agree_on_options, agree_on_terms, agreed_fences, counted, fences, merged, were_held,
+};
 use super::late_changes::{may_re_enter, of_acquire};
 use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
 use super::restoring::HeldBefore;
@@ -38,8 +40,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(160);
 enum RoundEnd {
     Granted(Granted),
     Answered(Acquired),
-    /// The same, but because nodes lack different locks of it.
-    Partly(Acquired),
+    /// Nodes have different locks of it, of which a majority may have each.
+    Partly {
+        /// What to answer if they do not. None if the nodes that have none of them then grant the locks anew.
+        otherwise: Option<Acquired>,
+    },
     /// Nothing has a majority, or the claim has lost what it had.
     Lost {
         /// What to answer if it is so in the last round too.
@@ -81,7 +86,7 @@ impl Core {
                 // A node that has granted the locks, and has taken that back, does not know the place any more.
                 ask.take_place(place);
             }
-            match self.round(&ask).await {
+            match self.round(&ask, was_partial).await {
                 Ok(RoundEnd::Granted(granted)) => {
                     if claim.takes_over {
                         // The stream releases what all of its attempts at the nodes may have left there.
@@ -96,8 +101,9 @@ impl Core {
                     return Ok(Acquired::Waiting(waiting));
                 }
                 Ok(RoundEnd::Answered(answer)) => return Ok(answer),
-                Ok(RoundEnd::Partly(answer)) => {
-                    if !was_partial && !self.bring_back(claim, deadline).await? {
+                Ok(RoundEnd::Partly { otherwise }) => {
+                    let is_held = was_partial || self.bring_back(claim, deadline).await?;
+                    if let Some(answer) = otherwise.filter(|_| !is_held) {
                         return Ok(answer);
                     }
                     was_partial = true;
@@ -160,8 +166,9 @@ impl Core {
         Ok(matches!(renewed?, Renewed::Extended(_)))
     }
 
-    /// One round. If the claim is not granted, what nodes have granted is rolled back.
-    async fn round(&self, ask: &Ask) -> StoreResult<RoundEnd> {
+    /// One round. If the claim is not granted, what nodes have granted is rolled back. `was_partial` says whether nodes that have
+    /// different locks of the claim have got back what they lack, as far as they can.
+    async fn round(&self, ask: &Ask, was_partial: bool) -> StoreResult<RoundEnd> {
         let begun = Instant::now();
         let (mut round, [votes, votes_at_place]) = Round::begin(&self.nodes, &self.attempts, ask);
         let mut votes = match may_re_enter(&ask.claim) {
@@ -180,11 +187,14 @@ impl Core {
             place = Some(waiting.ticket.sequence);
         }
         let end = match verdict {
+            Verdict::Granted(_) if !was_partial && verdict::may_have_each(&votes) => {
+                Ok(RoundEnd::Partly { otherwise: None })
+            }
             Verdict::Granted(decided) => {
                 let second = self.second_phase(&mut round, &votes, decided, ask.claim.mode);
                 match second.await {
                     Ok(Some(granted)) if is_alive(&granted, begun) => {
-                        let held_before = self.held_before(ask, &granted, begun);
+                        let held_before = self.held_before(ask, &votes, &granted, begun);
                         round.keep(&fences(&granted), held_before);
                         return Ok(RoundEnd::Granted(granted));
                     }
@@ -202,7 +212,8 @@ impl Core {
             // It has the place at as many nodes as it could get it.
             Verdict::Unplaced(_) => Ok(RoundEnd::Answered(waiting_at(&votes))),
             Verdict::Answered(answer) if verdict::lack_different_locks(&votes) => {
-                Ok(RoundEnd::Partly(answer))
+                let otherwise = Some(answer);
+                Ok(RoundEnd::Partly { otherwise })
             }
             Verdict::Answered(answer) => Ok(RoundEnd::Answered(answer)),
             Verdict::Split(answer) => Ok(RoundEnd::Lost {
@@ -220,13 +231,20 @@ impl Core {
     }
 
     /// What nodes get that lack leases which the claim held before; none for a new grant.
-    fn held_before(&self, ask: &Ask, granted: &Granted, asked_at: Instant) -> Option<HeldBefore> {
+    fn held_before(
+        &self,
+        ask: &Ask,
+        votes: &ByNode<Acquired>,
+        granted: &Granted,
+        asked_at: Instant,
+    ) -> Option<HeldBefore> {
         (granted.kind != GrantKind::New).then(|| HeldBefore {
             nodes: Arc::clone(&self.nodes),
             drift: self.drift,
             names: ask.claim.names.clone(),
             token: ask.claim.token,
             granted: granted.clone(),
+            is_agreed: agree_on_terms(votes) && agree_on_options(votes, granted),
             asked_at,
             since: Instant::now(),
         })

@@ -58,17 +58,6 @@ impl Attempts {
         names.cloned().unwrap_or_else(|| vec![attempt])
     }
 
-    /// The attempt in its last round, by what the nodes know it by in any of them: some may refuse that.
-    pub(super) fn last_of(&self, token: Token, at_nodes: Attempt) -> Attempt {
-        let renamed = self.lock();
-        let attempts = renamed.by_token.get(&token).map(|of| &of.attempts);
-        let mut names = attempts.into_iter().flatten().map(|(_, names)| names);
-        let names = names.find(|names| names.contains(&at_nodes));
-        names
-            .and_then(|names| names.last().copied())
-            .unwrap_or(at_nodes)
-    }
-
     /// Gives the attempt another name at the nodes, because some of them refuse this one from now on; unless it has another
     /// one already.
     pub(super) fn rename(&self, token: Token, attempt: Attempt, refused: Attempt) {

@@ -1,9 +1,11 @@
 //! The grants among the answers of the nodes to an acquire, and the one that its holder is told of.
 
+use std::iter::zip;
+
 use super::answers::ByNode;
 use super::drift::Drift;
 use super::{lease, merge};
-use crate::domain::{Acquired, Fence, GrantKind, Granted, HoldOptions, Lease};
+use crate::domain::{Acquired, Fence, GrantKind, Granted, HoldOptions, Holder, Lease};
 
 /// The grants among the answers.
 pub(super) fn granted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted> {
@@ -57,6 +59,19 @@ pub(super) fn agree_on_terms(votes: &ByNode<Acquired>) -> bool {
     lease::agree_on_terms(votes.majority(), leases)
 }
 
+/// Whether a majority has what else was told of the leases.
+pub(super) fn agree_on_options(votes: &ByNode<Acquired>, told: &Granted) -> bool {
+    fn of(granted: &Granted) -> impl Iterator<Item = (&Holder, &HoldOptions)> {
+        let holders = granted.leases.iter().map(|lease| &lease.holder);
+        zip(holders, &granted.options)
+    }
+    let has_all = |granted: &&Granted| {
+        let mut pairs = zip(of(granted), of(told));
+        pairs.all(|(has, told)| lease::has_options(has, told))
+    };
+    counted(votes).filter(has_all).count() >= votes.majority()
+}
+
 /// For each lock the largest token that was proposed. It is larger than every token that was decided for the lock before,
 /// because a majority has recorded that, and one of its nodes is among those that proposed.
 pub(super) fn largest_fences(votes: &ByNode<Acquired>) -> Vec<Fence> {
@@ -80,7 +95,7 @@ pub(super) fn merged(
     let leases = leases.collect::<Option<Vec<_>>>()?;
     let kind = kind(held, majority);
     if kind != GrantKind::New {
-        let options = (0..leases.len()).map(|index| options(held, index));
+        let options = (0..leases.len()).map(|index| options(majority, held, index));
         return Some(Granted::before(kind, leases.into_iter().zip(options)));
     }
     let expired: Vec<_> = held.iter().map(|granted| &granted.expired[..]).collect();
@@ -93,11 +108,9 @@ pub(super) fn merged(
 }
 
 /// What else applies to the lease of one lock, by number.
-fn options(held: &[&Granted], index: usize) -> HoldOptions {
-    lease::options(
-        held.iter()
-            .filter_map(|granted| granted.options.get(index).copied()),
-    )
+fn options(majority: usize, held: &[&Granted], index: usize) -> HoldOptions {
+    let options = held.iter().map(|granted| granted.options.get(index));
+    lease::options(majority, options.flatten().copied())
 }
 
 /// How the claim came to hold its locks: it held them already if it did so at a majority.

@@ -52,15 +52,14 @@ impl Core {
     ) -> StoreResult<usize> {
         // The service may have to repeat it.
         self.attempts.keep(claim.token, Duration::ZERO);
-        let attempts = self.attempts.clone();
+        let attempts = self.attempts.all_at_nodes(claim.token, attempt);
         let tries = Tries::UntilConfirmed(claim.ttl.get());
         let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
         let operation: NodeOperation<usize> = Arc::new(move |node, deadline| {
             let (claim, attempts) = (Arc::clone(&at_nodes), attempts.clone());
             Box::pin(async move {
                 let mut ended = 0;
-                // A part that was before it in its turn may have renamed it.
-                for attempt in attempts.all_at_nodes(claim.token, attempt) {
+                for attempt in attempts {
                     ended += node.withdraw(&claim, attempt, rollback, deadline).await?;
                 }
                 Ok(ended)

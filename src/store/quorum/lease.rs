@@ -1,12 +1,15 @@
 //! A lease as its holder is told of it, made of what the nodes have of it. A node that has missed a change has a former hold
 //! count or TTL. What others see of a lease is in `merge`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::drift::Drift;
 use super::merge;
-use crate::domain::{Fence, HoldOptions, Lease, LockName, PreviousLease, Ttl};
+use crate::domain::{
+    Fence, HoldOptions, Holder, Lease, LockName, Metadata, Owner, PreviousLease, Ttl,
+};
 
 /// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token. It is
 /// exclusive only if a majority has it so: a node that was away when it became a shared one may still have it alone.
@@ -16,13 +19,12 @@ pub(super) fn merged(
     mut at_nodes: Vec<Lease>,
     decided: Fence,
 ) -> Option<Lease> {
-    at_nodes.sort_by_key(|lease| std::cmp::Reverse(lease.holder.expires_in));
+    at_nodes.sort_by_key(|lease| Reverse(lease.holder.expires_in));
     let mode = merge::mode(majority, at_nodes.iter().map(|lease| lease.holder.mode));
     let hold_count = merge::likeliest(at_nodes.iter().map(|lease| lease.holder.hold_count))?;
     let ttls = at_nodes.iter().map(|it| (it.ttl, it.holder.expires_in));
     let ttl = newest_ttl(majority, &ttls.collect::<Vec<_>>())?;
-    let first = merge::granted_first(at_nodes.iter().map(|lease| &lease.holder))?;
-    let (owner, metadata) = (first.owner.clone(), first.metadata.clone());
+    let (owner, metadata) = text(majority, &at_nodes)?;
     at_nodes.truncate(majority);
     let mut lease = drift.lease_of_holder(at_nodes.pop()?);
     lease.ttl = drift.ttl_of_holder(ttl);
@@ -48,6 +50,28 @@ where
     merge::agreed(majority, &all).is_some()
 }
 
+/// By how much what is left of a limit may differ at nodes that have the same: they are asked at different moments.
+const LEFT_WITHIN: Duration = Duration::from_secs(1);
+
+/// Whether a node has what was decided, besides the token, the mode, the TTL and the hold count. Else it was granted the lease by
+/// a request that asked for something else.
+pub(super) fn has_options(
+    (has, options): (&Holder, &HoldOptions),
+    (told, decided): (&Holder, &HoldOptions),
+) -> bool {
+    let are_close = |one: Duration, other| one.abs_diff(other) <= LEFT_WITHIN;
+    let has_ceiling = match (options.max_hold_left, decided.max_hold_left) {
+        (Some(one), Some(other)) => are_close(one, other),
+        (one, other) => one == other,
+    };
+    let [one, other] = [options, decided].map(|it| it.min_hold_left.unwrap_or_default());
+    (&has.owner, &has.metadata, options.lock_delay)
+        == (&told.owner, &told.metadata, decided.lock_delay)
+        && has_ceiling
+        && are_close(one, other)
+        && (options.is_of_stream || !decided.is_of_stream)
+}
+
 /// The fencing tokens of leases, in their order.
 pub(super) fn fences<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> Vec<Fence> {
     let fences = leases.into_iter().map(|lease| lease.holder.fence);
@@ -65,18 +89,36 @@ pub(super) fn newest_ttl(majority: usize, at_nodes: &[(Ttl, Duration)]) -> Optio
     merge::agreed(majority, &ttls).or_else(|| renewed_last().map(|(ttl, _)| *ttl))
 }
 
-/// The options of a lease, of which a node may lack some that are over.
-pub(super) fn options(reports: impl Iterator<Item = HoldOptions>) -> HoldOptions {
-    let strictest = |one: HoldOptions, other: HoldOptions| HoldOptions {
-        min_hold_left: one.min_hold_left.max(other.min_hold_left),
-        max_hold_left: match (one.max_hold_left, other.max_hold_left) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        },
-        lock_delay: one.lock_delay.max(other.lock_delay),
-        is_of_stream: one.is_of_stream || other.is_of_stream,
+/// The options of a lease: the strictest that a majority of nodes keeps, because a minority may have been granted it with others.
+/// With the answers of fewer nodes, the strictest of all.
+pub(super) fn options(majority: usize, reports: impl Iterator<Item = HoldOptions>) -> HoldOptions {
+    let reports: Vec<_> = reports.collect();
+    let minority = reports.len().saturating_sub(majority);
+    let strictest = |of: fn(&HoldOptions) -> Option<Duration>, is_least: bool| {
+        let mut all: Vec<_> = reports.iter().map(of).collect();
+        match is_least {
+            true => all.sort_unstable_by_key(|left| left.unwrap_or(Duration::MAX)),
+            false => all.sort_unstable_by_key(|left| Reverse(*left)),
+        }
+        all.get(minority).copied().flatten()
     };
-    reports.reduce(strictest).unwrap_or_default()
+    HoldOptions {
+        min_hold_left: strictest(|it| it.min_hold_left, false),
+        max_hold_left: strictest(|it| it.max_hold_left, true),
+        lock_delay: strictest(|it| it.lock_delay, false),
+        is_of_stream: reports.iter().any(|it| it.is_of_stream),
+    }
+}
+
+/// The owner and the metadata of a lease: those that a majority of nodes has, or else that one which was granted it first.
+fn text(majority: usize, at_nodes: &[Lease]) -> Option<(Owner, Option<Metadata>)> {
+    let texts = at_nodes.iter().map(|lease| &lease.holder);
+    let texts = texts.map(|holder| (holder.owner.clone(), holder.metadata.clone()));
+    let first = || {
+        let first = merge::granted_first(at_nodes.iter().map(|lease| &lease.holder))?;
+        Some((first.owner.clone(), first.metadata.clone()))
+    };
+    merge::agreed(majority, &texts.collect::<Vec<_>>()).or_else(first)
 }
 
 /// The previous leases that a majority reports.

@@ -84,6 +84,7 @@ pub(super) fn changes(
         decided: *decided,
         is_recorded,
         attempt,
+        gives_options: false,
     });
     changes.collect()
 }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use self::part::{RenewalDecision, RenewalPart};
 use self::votes::{
-    agree_on_terms, agreed_fences, extended, has_extended, has_outcome, is_decided, refusal,
-    withdrawable_by,
+    agree_on_options, agree_on_terms, agreed_fences, extended, has_extended, has_outcome,
+    is_decided, refusal, withdrawable_by,
 };
 use super::Core;
 use super::answers::{ByNode, NodeAnswers};
@@ -95,7 +95,7 @@ impl Core {
         let decided =
             self.with_decided_tokens((names, token), &votes, renewals, &decision, deadline);
         let renewals = decided.await?;
-        let is_agreed = agree_on_terms(&votes);
+        let is_agreed = agree_on_terms(&votes) && agree_on_options(&votes, &renewals);
         self.conclude((names, token), &renewals, is_agreed, begun, &decision)?;
         Ok(Renewed::Extended(renewals))
     }
@@ -187,7 +187,7 @@ impl Core {
             Some(Renewal {
                 lease,
                 remaining_before: drift.without(before),
-                options: lease::options(of_lock().map(|renewal| renewal.options)),
+                options: lease::options(majority, of_lock().map(|renewal| renewal.options)),
                 withdrawable_by,
             })
         });
@@ -265,14 +265,7 @@ impl Core {
         is_agreed: bool,
         asked_at: Instant,
     ) -> Option<Decided> {
-        let nodes = &self.nodes;
-        let mut renewals = renewals.to_vec();
-        for attempt in renewals
-            .iter_mut()
-            .filter_map(|it| it.withdrawable_by.as_mut())
-        {
-            *attempt = self.attempts.last_of(claim.1, *attempt);
-        }
+        let (nodes, renewals) = (&self.nodes, renewals.to_vec());
         Decided::new(nodes, self.drift, claim, renewals, is_agreed, asked_at)
     }
 }

@@ -5,6 +5,7 @@
 mod held_before;
 mod looking;
 mod missed_changes;
+mod options;
 
 use std::iter::{repeat, zip};
 use std::sync::Arc;
@@ -190,6 +191,18 @@ impl Decided {
         renewals: &[Renewal],
         deadline: Instant,
     ) -> StoreResult<()> {
+        if self.is_agreed {
+            self.bring_options(node, renewals, deadline).await?;
+        }
+        self.bring_tokens_and_terms(node, renewals, deadline).await
+    }
+
+    async fn bring_tokens_and_terms(
+        &self,
+        node: &NodeStore,
+        renewals: &[Renewal],
+        deadline: Instant,
+    ) -> StoreResult<()> {
         let received_by = renewals.iter().map(|it| it.withdrawable_by);
         self.bring_tokens(node, &fences(renewals), received_by, deadline)
             .await?;
@@ -254,6 +267,18 @@ impl Decided {
         Ok(restored)
     }
 
+    /// The claim with what is left of its limits by now; none if its `max_hold` is over.
+    fn claim_as_left(&self) -> Option<Claim> {
+        // They were left when the nodes answered.
+        let is_left = |left: Duration| left.saturating_sub(self.asked_at.elapsed());
+        let max_hold = self.claim.max_hold.map(is_left);
+        (max_hold != Some(Duration::ZERO)).then(|| Claim {
+            min_hold: self.claim.min_hold.map(is_left),
+            max_hold,
+            ..self.claim.clone()
+        })
+    }
+
     /// Has the node grant the leases, with the decided tokens, or tells why it does not.
     async fn grant(
         &self,
@@ -261,16 +286,9 @@ impl Decided {
         token_lead: &TokenLead,
         deadline: Instant,
     ) -> StoreResult<Option<Refused>> {
-        // They were left when the nodes answered.
-        let is_left = |left: Duration| left.saturating_sub(self.asked_at.elapsed());
-        let claim = Claim {
-            min_hold: self.claim.min_hold.map(is_left),
-            max_hold: self.claim.max_hold.map(is_left),
-            ..self.claim.clone()
-        };
-        if claim.max_hold == Some(Duration::ZERO) {
+        let Some(claim) = self.claim_as_left() else {
             return Ok(None);
-        }
+        };
         let acquired = node.acquire(&claim, self.attempt, None, deadline);
         let granted = match acquired.await? {
             Acquired::Granted(granted) => granted,
@@ -290,6 +308,18 @@ impl Decided {
             let _ = brought.await;
             // Another process may have released the claim meanwhile, before the node had the lease.
             is_undone = self.is_over(deadline).await;
+        }
+        if !is_too_far && is_of_other && self.is_agreed {
+            // A request that found the lease lacking there may have asked for something else.
+            let held = zip(granted.leases, granted.options);
+            let renewals = held.map(|(lease, options)| Renewal {
+                remaining_before: lease.holder.expires_in,
+                lease,
+                options,
+                withdrawable_by: Some(self.attempt),
+            });
+            let renewals: Vec<_> = renewals.collect();
+            self.bring_options(node, &renewals, deadline).await?;
         }
         if is_undone {
             let undo = node.withdraw(&self.claim, self.attempt, Rollback::Undo, deadline);

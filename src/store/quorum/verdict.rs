@@ -10,7 +10,7 @@ use super::grants::{
 use super::merge;
 use crate::backoff::up_to;
 use crate::domain::{
-    Acquired, Conflict, Fence, GrantKind, Mismatch, NotHolder, Refused, Ticket, Waiting,
+    Acquired, Conflict, Fence, GrantKind, LockName, Mismatch, NotHolder, Refused, Ticket, Waiting,
 };
 use crate::store::StoreError;
 
@@ -196,6 +196,18 @@ fn common_refusal(votes: &ByNode<Acquired>, kinds: &[IsOfKind], least: usize) ->
 /// Whether nodes refuse the claim because each lacks another one of its locks, of which a majority may have each. Each names the
 /// first that it lacks. If a majority names the same, it lacks that one, or holds it in another mode.
 pub(super) fn lack_different_locks(votes: &ByNode<Acquired>) -> bool {
+    let named = lacking(votes);
+    !named.is_empty() && merge::agreed(votes.majority(), &named).is_none()
+}
+
+/// Whether a majority may have each lock of the claim, although no majority has all: too few nodes have none of them.
+pub(super) fn may_have_each(votes: &ByNode<Acquired>) -> bool {
+    let have_some = lacking(votes).len();
+    have_some > 0 && !were_held(votes) && held_before(votes) + have_some >= votes.majority()
+}
+
+/// The first locks that nodes lack which have others of the claim.
+fn lacking(votes: &ByNode<Acquired>) -> Vec<&LockName> {
     let named = votes.received().filter_map(|vote| match vote {
         Acquired::Refused(Refused::Mismatched(Mismatch::Claim { name })) => Some(name),
         Acquired::Refused(_)
@@ -204,8 +216,7 @@ pub(super) fn lack_different_locks(votes: &ByNode<Acquired>) -> bool {
         | Acquired::Superseded
         | Acquired::WaitExpired => None,
     });
-    let named: Vec<_> = named.collect();
-    !named.is_empty() && merge::agreed(votes.majority(), &named).is_none()
+    named.collect()
 }
 
 fn was_released(vote: &Acquired) -> bool {

@@ -2,15 +2,16 @@
 //! claims whose eviction it has missed.
 
 use async_trait::async_trait;
+use redis::Cmd;
 use tokio::time::Instant;
 
 use super::constants as lua;
-use super::encode::digests;
+use super::encode::{add_durations, digests};
 use super::node::{Node, ScriptTries};
 use super::reply::{Malformed, Reply};
 use super::scripts::ScriptRequest;
-use super::{RedisStore, scripts, views};
-use crate::domain::{Claim, ClaimDigest, LockName};
+use super::{RedisStore, record, scripts, views};
+use crate::domain::{Claim, ClaimDigest, LockName, Metadata, Mode};
 use crate::store::assignment::{AssignFences, Assigned, FenceChange, MissedEviction, PermitUse};
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
@@ -69,6 +70,44 @@ impl Node {
             self.confirm(tries.generation, deadline).await?;
         }
         Ok(assigned)
+    }
+
+    fn assign_command(
+        &self,
+        request: ScriptRequest,
+        claim: &Claim,
+        digests: &[ClaimDigest],
+        changes: &[FenceChange],
+    ) -> Cmd {
+        let mut command = request.evalsha(2 * digests.len());
+        for name in claim.names.iter() {
+            command.arg(self.keys.lock(name));
+            command.arg(self.keys.fence(name.bucket()));
+        }
+        let has_limit = matches!(claim.mode, Mode::Shared(share) if share.limit().is_some());
+        let is_shared = matches!(claim.mode, Mode::Shared(_));
+        let is_recorded = changes.iter().all(|change| change.is_recorded);
+        command
+            .arg(&request.id.to_be_bytes())
+            .arg(self.messages.channel())
+            .arg(u8::from(has_limit))
+            .arg(u8::from(is_shared && !is_recorded));
+        for (digest, change) in digests.iter().zip(changes) {
+            command.arg(record::claim(digest));
+            match change.attempt {
+                Some(attempt) => command.arg(&attempt.0.to_be_bytes()),
+                None => command.arg(""),
+            };
+            command.arg(change.proposed.get()).arg(change.decided.get());
+            command.arg(u8::from(change.gives_options));
+        }
+        if changes.iter().any(|change| change.gives_options) {
+            let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
+            command.arg(claim.owner.as_str()).arg(metadata);
+            add_durations(&mut command, claim);
+            command.arg(u8::from(claim.takes_over));
+        }
+        command
     }
 
     /// Evicts these of the missed claims.

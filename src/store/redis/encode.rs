@@ -14,7 +14,6 @@ use crate::domain::{
     Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest, RenewOptions, Rollback,
     RollbackRight, StepBack, SuspendOptions, Token,
 };
-use crate::store::assignment::FenceChange;
 
 /// How long a poll that is to be sent still knows that its process has no waiter before it. Then one may have come back.
 const HEAD_KNOWN_FOR: Duration = Duration::from_millis(100);
@@ -144,12 +143,7 @@ impl Node {
             .arg(permits)
             .arg(u8::from(claim.fair))
             .arg(claim.hold_count.get());
-        for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
-            match optional {
-                Some(duration) => command.arg(millis(duration)),
-                None => command.arg(""),
-            };
-        }
+        add_durations(&mut command, claim);
         let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
         command.arg(metadata).arg(channel);
         command.arg(u8::from(claim.takes_over));
@@ -229,37 +223,6 @@ impl Node {
             .arg(rollback as u8)
             .arg(self.messages.channel());
         add_claims(&mut command, digests);
-        command
-    }
-
-    pub(super) fn assign_command(
-        &self,
-        request: ScriptRequest,
-        claim: &Claim,
-        digests: &[ClaimDigest],
-        changes: &[FenceChange],
-    ) -> Cmd {
-        let mut command = request.evalsha(2 * digests.len());
-        for name in claim.names.iter() {
-            command.arg(self.keys.lock(name));
-            command.arg(self.keys.fence(name.bucket()));
-        }
-        let has_limit = matches!(claim.mode, Mode::Shared(share) if share.limit().is_some());
-        let is_shared = matches!(claim.mode, Mode::Shared(_));
-        let is_recorded = changes.iter().all(|change| change.is_recorded);
-        command
-            .arg(&request.id.to_be_bytes())
-            .arg(self.messages.channel())
-            .arg(u8::from(has_limit))
-            .arg(u8::from(is_shared && !is_recorded));
-        for (digest, change) in digests.iter().zip(changes) {
-            command.arg(record::claim(digest));
-            match change.attempt {
-                Some(attempt) => command.arg(&attempt.0.to_be_bytes()),
-                None => command.arg(""),
-            };
-            command.arg(change.proposed.get()).arg(change.decided.get());
-        }
         command
     }
 
@@ -359,6 +322,16 @@ fn of_claim(
 fn add_callers(command: &mut Cmd, request: ScriptRequest, digests: &[ClaimDigest], process: &str) {
     for digest in digests {
         command.arg(record::caller(request.id, digest, process));
+    }
+}
+
+/// How long a claim may hold its locks, and keeps them closed.
+pub(super) fn add_durations(command: &mut Cmd, claim: &Claim) {
+    for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
+        match optional {
+            Some(duration) => command.arg(millis(duration)),
+            None => command.arg(""),
+        };
     }
 }
 

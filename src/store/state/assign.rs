@@ -41,6 +41,9 @@ impl Table {
         }
         for (key, change) in changed() {
             self.assign_one(key, change.decided, now);
+            if change.gives_options {
+                self.give_options(key, claim, now);
+            }
         }
         let used = claim.keys.iter().map(|key| {
             let lock = self.locks.get(&key.name);
@@ -82,6 +85,18 @@ impl Table {
             // Watchers know the lease by the token that was proposed, which no client ever receives.
             effects.event(EventKind::Acquired, &key.name, record, now);
         }
+    }
+
+    /// Its text takes the room of the one before, whatever the limit: the claim has the lock.
+    fn give_options(&mut self, key: &ClaimKey, claim: &KeyedClaim<'_>, now: StoreTime) {
+        let text = self.text(claim);
+        let Some((slot, lock)) = self.locks.get_mut(&key.name) else {
+            return;
+        };
+        lock.leases
+            .change(key.claim, |record| record.give_options(claim, text, now));
+        self.effects.lease_changed(&key.name, key.claim);
+        self.touch(slot);
     }
 }
 

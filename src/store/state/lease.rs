@@ -193,6 +193,22 @@ impl LeaseRecord {
         self.extend(now);
     }
 
+    /// Gives the lease what the claim asks for besides its TTL, its mode and its hold count, counted from now.
+    pub(super) fn give_options(&mut self, claim: &Claim, text: Text, now: StoreTime) {
+        let held_for = now.since(self.acquired);
+        let options = self.options_mut();
+        options.text = text;
+        options.ceiling = claim.max_hold.map(|max_hold| now + max_hold);
+        options.min_hold = claim
+            .min_hold
+            .map_or(Duration::ZERO, |left| held_for + left);
+        options.lock_delay = claim.lock_delay.unwrap_or_default();
+        options.is_of_stream |= claim.takes_over;
+        if let Some(ceiling) = options.ceiling {
+            self.until = self.until.min(ceiling);
+        }
+    }
+
     fn extend(&mut self, now: StoreTime) {
         let until = now.plus_us(self.ttl_us);
         let ceiling = self.options.as_ref().and_then(|options| options.ceiling);

@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// The text that the claim waits with, if it is unchanged, or a new one, which counts at once.
-    fn text(&self, claim: &KeyedClaim<'_>) -> Text {
+    pub(super) fn text(&self, claim: &KeyedClaim<'_>) -> Text {
         let waits_with = || {
             let mut keys = claim.keys.iter();
             keys.find_map(|key| {

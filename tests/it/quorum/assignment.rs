@@ -1,6 +1,7 @@
 //! The laws of [`AssignFences`] on every store that may be a node. Those of evictions are in `evictions`.
 
 mod evictions;
+mod options;
 
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ use evictions::{
     an_expiry_that_was_published_is_not_repeated_by_a_missed_eviction,
     of_many_that_share_a_lock_a_missed_eviction_ends_its_claims,
 };
+use options::a_lease_gets_what_the_claim_asks_for;
 
 /// A store that may be a node, as the contract tests use a store.
 struct NodeFixture {
@@ -97,6 +99,7 @@ macro_rules! on_every_node {
 }
 
 on_every_node! {
+    a_lease_gets_what_the_claim_asks_for
     a_lease_has_its_decided_token_from_then_on
     every_later_token_of_the_bucket_is_larger_than_a_decided_one
     a_smaller_token_is_decided_without_lowering_the_counter
@@ -123,6 +126,7 @@ fn raised(lease: &Lease, by: u64) -> FenceChange {
         proposed,
         decided: Fence::new(proposed.get() + by).expect("it is far from the end"),
         is_recorded: false,
+        gives_options: false,
         attempt: None,
     }
 }
@@ -162,6 +166,7 @@ async fn a_smaller_token_is_decided_without_lowering_the_counter(node: &NodeFixt
         proposed,
         decided,
         is_recorded: false,
+        gives_options: false,
         attempt: None,
     };
     assert_eq!(node.assign(&claim, &[of_nobody]).await, Assigned::NotHeld);
@@ -226,6 +231,7 @@ async fn a_lease_is_assigned_nothing_for_an_attempt_before_the_last_one_until_it
         ];
         let recorded = FenceChange {
             is_recorded: true,
+            gives_options: false,
             ..first
         };
         for change in [first, recorded] {
@@ -269,6 +275,7 @@ async fn all_locks_of_a_claim_are_assigned_their_tokens_or_none(node: &NodeFixtu
             proposed: change.decided,
             decided: Fence::new(change.decided.get() + 1).expect("it is in range"),
             is_recorded: false,
+            gives_options: false,
             attempt: None,
         })
         .collect();
@@ -357,6 +364,7 @@ async fn a_lease_that_shares_its_lock_gets_no_token_that_was_given_before(node: 
         proposed: larger.decided,
         decided: lease.holder.fence,
         is_recorded: true,
+        gives_options: false,
         attempt: Some(attempt),
     };
     assert_eq!(node.assign(&second, &[recorded]).await, held);

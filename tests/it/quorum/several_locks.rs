@@ -13,7 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use super::nodes::{Process, has_granted, plain_stores};
 use crate::support::fixture::{
-    LONG, READ, SHORT, claim_on_all, deadline, fresh_name, in_mode, lock_of, lost, names, only, ttl,
+    LONG, READ, SHORT, at_depth, claim_on_all, deadline, fresh_name, in_mode, lock_of, lost, names,
+    only, ttl,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -338,6 +339,38 @@ async fn locks_of_which_nodes_lack_different_ones_are_changed_together() {
     for node in [1, 2] {
         for [there, here] in process.both_have(node, &claim).await {
             assert!(there.expires_in.max(here.expires_in) <= LONG / 2);
+        }
+    }
+}
+
+/// Two nodes have all, one has none and would grant them anew, and two have one of two.
+#[tokio::test(start_paused = true)]
+async fn locks_of_which_a_majority_has_each_are_not_granted_anew() {
+    for depth in [1, 2] {
+        let process = Process::on(&plain_stores(5));
+        let (claim, parts) = claim_on_three();
+        let mut fences = Vec::new();
+        for (down, part) in [[0, 1], [0, 2], [0, 1]].iter().zip(&parts) {
+            process.without(down);
+            fences.push(process.fixture.granted(part).await.holder.fence);
+            process.settled().await;
+        }
+        process.without(&[]);
+        let again = process.acquire(&at_depth(&claim, depth)).await;
+        match again.expect("all nodes answer") {
+            Acquired::Granted(granted) => {
+                assert_ne!(granted.kind, GrantKind::New);
+                let mut told: Vec<_> = granted.leases.iter().map(|it| it.holder.fence).collect();
+                for list in [&mut told, &mut fences] {
+                    list.sort_unstable();
+                }
+                assert_eq!(told, fences);
+            }
+            other => panic!("it holds the locks, but: {other:?}"),
+        }
+        process.settled().await;
+        for part in &parts {
+            assert_eq!(process.held_at(part).await, [0, 1, 2, 3, 4]);
         }
     }
 }

@@ -11,7 +11,7 @@ use super::super::Core;
 use super::super::answers::{ByNode, Effect, NodeAnswers};
 use super::super::part_held::PartHeld;
 use super::part::RenewalDecision;
-use super::votes::{agree_on_terms, agreed_fences, extended, has_extended};
+use super::votes::{agree_on_options, agree_on_terms, agreed_fences, extended, has_extended};
 use crate::domain::{LockNames, RenewOptions, Renewed, Token};
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
@@ -60,7 +60,8 @@ impl Core {
             .into_iter()
             .flatten()
             .collect();
-        let is_agreed = by_lock.iter().all(agree_on_terms);
+        let is_agreed = zip(&by_lock, renewals.chunks(1))
+            .all(|(votes, told)| agree_on_terms(votes) && agree_on_options(votes, told));
         self.conclude(claim, &renewals, is_agreed, begun, &decision)?;
         match change.ttl.is_some() || change.mode.is_some() {
             true => Err(not_together()),

@@ -1,9 +1,11 @@
 //! What the answers of the nodes to a renewal mean together.
 
+use std::iter::zip;
+
 use super::super::answers::{ByNode, Effect};
 use super::super::restoring::fences;
 use super::super::{lease, merge, not_held};
-use crate::domain::{Attempt, Fence, Renewal, Renewed};
+use crate::domain::{Attempt, Fence, HoldOptions, Holder, Renewal, Renewed};
 use crate::store::StoreResult;
 
 /// The leases that a node has extended.
@@ -40,6 +42,19 @@ pub(super) fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
     let extended = votes.received().filter_map(extended);
     let leases = extended.map(|renewals| renewals.iter().map(|renewal| &renewal.lease));
     lease::agree_on_terms(votes.majority(), leases)
+}
+
+/// Whether a majority has what else was told of these leases. Another node may have been granted them with something else.
+pub(super) fn agree_on_options(votes: &ByNode<Renewed>, told: &[Renewal]) -> bool {
+    fn of(renewal: &Renewal) -> (&Holder, &HoldOptions) {
+        (&renewal.lease.holder, &renewal.options)
+    }
+    let has_all = |renewals: &&Vec<Renewal>| {
+        let mut pairs = zip(*renewals, told);
+        pairs.all(|(has, told)| lease::has_options(of(has), of(told)))
+    };
+    let extended = votes.received().filter_map(extended);
+    extended.filter(has_all).count() >= votes.majority()
 }
 
 /// The tokens that a majority of nodes has extended leases with.

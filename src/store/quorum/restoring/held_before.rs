@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use super::super::drift::{Drift, TokenLead};
 use super::super::nodes::{NodeStore, Nodes};
 use super::Decided;
-use crate::domain::{Attempt, Granted, LockNames, Renewal, Token};
+use crate::domain::{
+    Attempt, Granted, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token,
+};
 use crate::store::StoreResult;
 
 /// What a majority has.
@@ -20,15 +22,17 @@ pub(in super::super) struct HeldBefore {
     pub(in super::super) token: Token,
     /// As its holder is told of it.
     pub(in super::super) granted: Granted,
+    /// Whether a majority has it so, apart from the tokens.
+    pub(in super::super) is_agreed: bool,
     /// When the nodes were asked, and when a majority had answered.
     pub(in super::super) asked_at: Instant,
     pub(in super::super) since: Instant,
 }
 
 impl HeldBefore {
-    /// Has a node that lacks the leases get them as a majority has them, by an attempt that the node does not refuse; unless they
-    /// have changed since. What is left to do then, a renewal does.
-    pub(in super::super) async fn put_back(
+    /// Brings a node that has answered to this attempt as if it lacked the leases, or not at all, to what a majority has: also
+    /// if that has changed since, as far as no change can concern it. What is left to do then, a renewal does.
+    pub(in super::super) async fn restore(
         &self,
         node: &NodeStore,
         token_lead: &TokenLead,
@@ -38,9 +42,28 @@ impl HeldBefore {
         let Some(decided) = self.decided(attempt) else {
             return Ok(());
         };
-        match decided.is_unchanged(deadline).await {
-            true => decided.put_back(node, token_lead, deadline).await.map(drop),
-            false => Ok(()),
+        let options = RenewOptions {
+            rollback_right: RollbackRight::AsBefore,
+            ..RenewOptions::default()
+        };
+        let renewed = node.renew(&self.names, self.token, options, deadline);
+        let renewed = renewed.await?;
+        if let (Renewed::Extended(renewals), true) = (&renewed, self.is_agreed) {
+            decided.bring_options(node, renewals, deadline).await?;
+        }
+        if !decided.is_unchanged(deadline).await {
+            return Ok(());
+        }
+        match &renewed {
+            Renewed::Extended(renewals) => {
+                decided
+                    .bring_tokens_and_terms(node, renewals, deadline)
+                    .await
+            }
+            Renewed::NotHolder(_) | Renewed::Mismatched(_) => {
+                let restored = decided.restore(node, token_lead, &renewed, deadline);
+                restored.await.map(drop)
+            }
         }
     }
 
@@ -56,7 +79,7 @@ impl HeldBefore {
         let (nodes, asked_at) = (&self.nodes, self.asked_at);
         Some(Decided {
             since: self.since,
-            ..Decided::new(nodes, self.drift, claim, renewals, false, asked_at)?
+            ..Decided::new(nodes, self.drift, claim, renewals, self.is_agreed, asked_at)?
         })
     }
 }

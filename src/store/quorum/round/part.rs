@@ -25,6 +25,9 @@ use crate::store::{Fault, StoreError, StoreResult};
 /// of a contender that is being rolled back.
 const CATCH_UP_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(150)];
 
+/// How long a node may take to get leases back.
+const RESTORE_MAX: Duration = Duration::from_secs(2);
+
 /// How long one step of catching up may take.
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,7 @@ impl RoundPart {
                 ..
             }) if !granted.as_ref().is_some_and(is_from_before) => {
                 if may_hold {
-                    self.get_back(&held, follow_up).await;
+                    self.restore(&held, follow_up).await;
                 }
             }
             // A node that has the tokens that were decided has nothing to catch up with.
@@ -242,22 +245,18 @@ impl RoundPart {
         }
     }
 
-    /// Has the node take back what it has granted, or may yet grant, as this request asks, and get the leases as a majority has
-    /// them: else its `max_hold` would begin anew there, and so would what else it asks for. `follow_up` is a permit to go on
-    /// alone, if there is one.
-    async fn get_back(&self, held: &HeldBefore, follow_up: Option<OwnedSemaphorePermit>) {
-        self.ask.rename(&self.attempts);
+    /// Brings a node that lacked the leases to what a majority has of them. It may have been granted them by this request: its
+    /// `max_hold` would begin anew there, and so would what else it asks for. `follow_up` is a permit to go on alone, if there is
+    /// one.
+    async fn restore(&self, held: &HeldBefore, follow_up: Option<OwnedSemaphorePermit>) {
         let Some(_permit) = follow_up.or_else(|| self.follow_ups.begin()) else {
             return;
         };
-        self.roll_back().await;
-        let attempt = self
-            .attempts
-            .at_nodes(self.ask.claim.token, self.ask.requested);
-        let deadline = Instant::now() + CATCH_UP_MAX;
-        let put_back = held.put_back(&self.node, &self.token_lead, attempt, deadline);
-        // If the node fails now, it gets them by a renewal.
-        let _ = answered_by(deadline, put_back).await;
+        let deadline = Instant::now() + RESTORE_MAX;
+        let attempt = self.ask.attempt;
+        let restored = held.restore(&self.node, &self.token_lead, attempt, deadline);
+        // If the node fails now, a renewal does the same.
+        let _ = answered_by(deadline, restored).await;
     }
 
     /// Rolls back what the node has granted, or may yet grant, until it has confirmed that or the lease has ended.

@@ -1,6 +1,7 @@
 -- Gives the leases of a claim the fencing tokens that a quorum has decided, all or none, and raises the counters to them.
 -- KEYS: for each lock: lock_key, fence
--- ARGV: request, channel, with_permits, must_be_new, for each lock: claim, attempt, proposed, decided
+-- ARGV: request, channel, with_permits, must_be_new, for each lock: claim, attempt, proposed, decided, gives_options; if one
+--   gives them, at the end: owner, metadata, max_hold_ms, min_hold_ms, lock_delay_ms, takes_over
 -- Returns: request, code, then by code: 1 they have them: for each lock, with permits, who takes some and how many, one
 --   after the other; 0 the claim does not hold all of its locks by the leases with these tokens, or another attempt has
 --   received one after this one, and nothing was done; 2 a token that must be new may be another lease's, and nothing
@@ -11,10 +12,10 @@ local request, channel, with_permits, must_be_new = ARGV[1], ARGV[2], ARGV[3], A
 local locks, is_taken, counters = {}, false, { request, TAKEN }
 for number = 1, #KEYS / 2 do
     local lock, fence = read(KEYS[number * 2 - 1]), KEYS[number * 2]
-    local claim, attempt = ARGV[number * 4 + 1], ARGV[number * 4 + 2]
-    local proposed, decided = tonumber(ARGV[number * 4 + 3]), tonumber(ARGV[number * 4 + 4])
+    local claim, attempt, proposed, decided, gives_options = unpack(ARGV, number * 5, number * 5 + 4)
+    proposed, decided = tonumber(proposed), tonumber(decided)
     local counter = call('GET', fence)
-    lock.held, lock.fence, lock.decided = lease_of(lock, claim), fence, decided
+    lock.held, lock.fence, lock.decided, lock.gives_options = lease_of(lock, claim), fence, decided, gives_options == '1'
     -- Without the counter, data were lost: the next acquire finds that out.
     if not counter or not lock.held or lock.held.fence ~= proposed and lock.held.fence ~= decided then
         return { request, NOT_HELD }
@@ -50,6 +51,22 @@ local function permits_taken(lock)
     return users
 end
 
+-- Gives a lease what the claim asks for, counted from now, because it was granted with something else.
+local function give_options(lock, lease)
+    local owner, metadata, max_hold_ms, min_hold_ms, lock_delay_ms, takes_over = unpack(ARGV, #KEYS / 2 * 5 + 5)
+    local options = lease.options
+    lease.owner, options.metadata = owner, metadata ~= '' and metadata or nil
+    options.ceiling_ms = max_hold_ms ~= '' and now_ms + max_hold_ms or nil
+    options.min_hold_ms = min_hold_ms ~= '' and math.max(now_ms - lease.acquired_ms, 0) + min_hold_ms or nil
+    options.lock_delay_ms = tonumber(lock_delay_ms)
+    options.is_of_stream = options.is_of_stream or takes_over == '1' or nil
+    lease.until_ms = math.min(lease.until_ms, options.ceiling_ms or math.huge)
+    rewrite_lease(lease, keep_ms(lease))
+    if lock.limit then
+        redis.call('ZADD', holders_key(lock), lease.until_ms, lease.claim .. options.permits)
+    end
+end
+
 local answer = { request, ASSIGNED }
 for _, lock in ipairs(locks) do
     local lease = lock.held
@@ -58,6 +75,9 @@ for _, lock in ipairs(locks) do
         rewrite_lease(lease)
         -- Watchers know the lease by the token that was proposed, which no client ever receives.
         publish_event(channel, 'acquired', lock, lease)
+    end
+    if lock.gives_options then
+        give_options(lock, lease)
     end
     if with_permits == '1' then
         answer[#answer + 1] = permits_taken(lock)
