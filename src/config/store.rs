@@ -112,10 +112,20 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
             | "rediss+cluster",
             rest,
         ) => match rest {
+            Some(rest)
+                if [",redis://", ",rediss://"]
+                    .iter()
+                    .any(|next| rest.contains(next)) =>
+            {
+                Err("several Redis are a quorum; write quorum: before the first".to_owned())
+            }
             Some(rest) => redis(scheme, rest).map_err(|problem| format!("{problem}; {HOW}")),
             None => Err(format!("two slashes follow {scheme}:; {HOW}")),
         },
-        ("quorum", _) => QuorumAddress::parse(rest)
+        ("quorum", Some(_)) => {
+            Err("no slashes follow quorum:; write quorum:redis://host,redis://host,…".to_owned())
+        }
+        ("quorum", None) => QuorumAddress::parse(rest)
             .map(|(address, credentials)| (StoreUrl::Quorum(address), credentials)),
         _ => Err(format!("there is no store of this scheme; {HOW}")),
     }

@@ -87,6 +87,14 @@ fn what_is_wrong_with_the_nodes_is_said() {
         ),
         ("quorum:", "node 1 of the quorum: its URL is missing"),
         (
+            "quorum://redis://a,redis://b,redis://c",
+            "no slashes follow quorum:",
+        ),
+        (
+            "redis://a,redis://b,redis://c",
+            "several Redis are a quorum; write quorum: before the first",
+        ),
+        (
             "quorum:redis://a,redis://b,redis://A:6379/1",
             "nodes 1 and 3 of the quorum are the same Redis",
         ),

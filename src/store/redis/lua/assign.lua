@@ -1,7 +1,6 @@
 -- Gives the leases of a claim the fencing tokens that a quorum has decided, all or none, and raises the counters to them.
 -- KEYS: for each lock: lock_key, fence
--- ARGV: request, channel, with_permits, must_be_new, for each lock: claim, attempt, proposed, decided, gives_options; if one
---   gives them, at the end: owner, metadata, max_hold_ms, min_hold_ms, lock_delay_ms, takes_over
+-- ARGV: request, channel, with_permits, must_be_new, for each lock: claim, attempt, proposed, decided, gives_options, at the end: owner, metadata, max_hold_ms, min_hold_ms, lock_delay_ms, takes_over
 -- Returns: request, code, then by code: 1 they have them: for each lock, with permits, who takes some and how many, one
 --   after the other; 0 the claim does not hold all of its locks by the leases with these tokens, or another attempt has
 --   received one after this one, and nothing was done; 2 a token that must be new may be another lease's, and nothing
