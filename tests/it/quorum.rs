@@ -13,6 +13,7 @@ mod follow_ups;
 mod full;
 mod health;
 mod held_before;
+mod held_meanwhile;
 mod in_the_way;
 mod late_changes;
 mod minorities;

@@ -11,9 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::answers::{ByNode, Effect};
-use super::grants::{
-    agree_on_options, agree_on_terms, agreed_fences, counted, fences, merged, were_held,
-};
+use super::grants::{agree_on_terms, agreed_fences, counted, fences, merged, were_held};
 use super::late_changes::{may_re_enter, of_acquire};
 use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
 use super::restoring::HeldBefore;
@@ -244,7 +242,7 @@ impl Core {
             names: ask.claim.names.clone(),
             token: ask.claim.token,
             granted: granted.clone(),
-            is_agreed: agree_on_terms(votes) && agree_on_options(votes, granted),
+            is_agreed: agree_on_terms(votes),
             asked_at,
             since: Instant::now(),
         })

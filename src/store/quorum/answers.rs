@@ -17,26 +17,30 @@ pub(super) const LATE_ANSWERS_MAX: Duration = Duration::from_millis(100);
 pub(super) struct NodeAnswers<T> {
     receiver: mpsc::UnboundedReceiver<(usize, StoreResult<T>)>,
     by_node: Vec<Option<StoreResult<T>>>,
-    /// Whether there is an answer to give, so that slow nodes are not waited for much longer.
-    is_answer: fn(&ByNode<T>) -> bool,
+    /// How much longer slow nodes are waited for, if not until the deadline.
+    rest_max: fn(&ByNode<T>) -> Option<Duration>,
 }
 
 impl<T> NodeAnswers<T> {
     /// The answers of `nodes` nodes, and where they are sent. Those of any majority are an answer to give.
     pub(super) fn of(nodes: usize) -> (mpsc::UnboundedSender<(usize, StoreResult<T>)>, Self) {
-        Self::answered_if(ByNode::has_majority, nodes)
+        Self::waiting_for(
+            |votes| votes.has_majority().then_some(LATE_ANSWERS_MAX),
+            nodes,
+        )
     }
 
-    /// The same, if it takes more than the answers of any majority.
-    pub(super) fn answered_if(
-        is_answer: fn(&ByNode<T>) -> bool,
+    /// The same, if it takes more than the answers of any majority: with each, this tells how much longer the rest is waited for, if
+    /// not until the deadline.
+    pub(super) fn waiting_for(
+        rest_max: fn(&ByNode<T>) -> Option<Duration>,
         nodes: usize,
     ) -> (mpsc::UnboundedSender<(usize, StoreResult<T>)>, Self) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let answers = Self {
             receiver,
             by_node: (0..nodes).map(|_| None).collect(),
-            is_answer,
+            rest_max,
         };
         (sender, answers)
     }
@@ -78,8 +82,8 @@ impl<T> NodeAnswers<T> {
             }
             if is_decided {
                 until = until.min(Instant::now() + rest_max);
-            } else if (self.is_answer)(&votes) {
-                until = until.min(Instant::now() + LATE_ANSWERS_MAX);
+            } else if let Some(rest_max) = (self.rest_max)(&votes) {
+                until = until.min(Instant::now() + rest_max);
             }
             self.by_node = votes.0;
             match timeout_at(until, self.receiver.recv()).await {

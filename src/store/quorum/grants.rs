@@ -1,11 +1,12 @@
 //! The grants among the answers of the nodes to an acquire, and the one that its holder is told of.
 
-use std::iter::zip;
+use std::iter::{repeat, zip};
 
 use super::answers::ByNode;
 use super::drift::Drift;
+use super::lease::AtNode;
 use super::{lease, merge};
-use crate::domain::{Acquired, Fence, GrantKind, Granted, HoldOptions, Holder, Lease};
+use crate::domain::{Acquired, Fence, GrantKind, Granted, HoldOptions, Lease};
 
 /// The grants among the answers.
 pub(super) fn granted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted> {
@@ -52,24 +53,19 @@ pub(super) fn agreed_fences(votes: &ByNode<Acquired>) -> Option<Vec<Fence>> {
     merge::agreed(votes.majority(), &all)
 }
 
-/// Whether a majority has the leases with the same hold counts, TTLs and modes. Of nodes that differ, some missed the last
-/// change, or carried out one that no majority did: whichever two answer first must not decide what the claim is told.
+/// Whether a majority has the leases alike, apart from their tokens. Of nodes that differ, some missed the last change, carried
+/// out one that no majority did, or were granted them with something else: whichever two answer first must not decide what
+/// the claim is told.
 pub(super) fn agree_on_terms(votes: &ByNode<Acquired>) -> bool {
-    let leases = counted(votes).map(|granted| &granted.leases);
-    lease::agree_on_terms(votes.majority(), leases)
+    lease::agree_on_terms(votes.majority(), counted(votes).map(with_options))
 }
 
-/// Whether a majority has what else was told of the leases.
-pub(super) fn agree_on_options(votes: &ByNode<Acquired>, told: &Granted) -> bool {
-    fn of(granted: &Granted) -> impl Iterator<Item = (&Holder, &HoldOptions)> {
-        let holders = granted.leases.iter().map(|lease| &lease.holder);
-        zip(holders, &granted.options)
-    }
-    let has_all = |granted: &&Granted| {
-        let mut pairs = zip(of(granted), of(told));
-        pairs.all(|(has, told)| lease::has_options(has, told))
-    };
-    counted(votes).filter(has_all).count() >= votes.majority()
+/// The leases of a grant, each with its options.
+pub(super) fn with_options(granted: &Granted) -> impl Iterator<Item = AtNode<'_>> {
+    // A new grant has none: they are those of the claim.
+    let options = granted.options.iter().copied();
+    let options = options.chain(repeat(HoldOptions::default()));
+    zip(&granted.leases, options)
 }
 
 /// For each lock the largest token that was proposed. It is larger than every token that was decided for the lock before,

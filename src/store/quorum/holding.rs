@@ -12,8 +12,8 @@ use super::late_changes::of_change;
 use super::nodes::{NodeOperation, Tries};
 use super::{lease, merge};
 use crate::domain::{
-    Attempt, Claim, Fence, Lease, LockNames, Released, RenewOptions, Rollback, RollbackRight,
-    StepBack, SuspendOptions, Suspended, Token,
+    Attempt, Claim, Fence, HoldOptions, Lease, LockNames, Released, RenewOptions, Rollback,
+    RollbackRight, StepBack, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult, TOMBSTONE_TTL};
 
@@ -130,7 +130,10 @@ impl Core {
                 Some(Released::SteppedBack(_)) => {
                     let leases = stepped_back(&answered, lock);
                     agreed_fence(majority, &leases).is_some()
-                        && lease::agree_on_terms(majority, leases.iter().map(|lease| [lease]))
+                        && lease::agree_on_terms(
+                            majority,
+                            leases.iter().map(|lease| [(lease, HoldOptions::default())]),
+                        )
                 }
                 Some(_) => true,
                 None => false,

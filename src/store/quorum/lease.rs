@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::iter::zip;
 use std::time::Duration;
 
 use super::drift::Drift;
@@ -35,29 +36,39 @@ pub(super) fn merged(
     Some(lease)
 }
 
-/// Whether a majority of nodes has leases with the same hold counts, TTLs and modes. Another node may have missed a change. If
-/// there is none, some nodes that have answered missed the last change, and others have it: nobody knows which.
+/// A lease as a node has it, with what else applies to it.
+pub(super) type AtNode<'a> = (&'a Lease, HoldOptions);
+
+/// Whether a majority of nodes has the leases alike, apart from their tokens and their ends. Another node may have missed a
+/// change, or was granted them with something else. If there is none, nobody knows which nodes that have answered are right.
 pub(super) fn agree_on_terms<'a, L>(majority: usize, at_nodes: impl Iterator<Item = L>) -> bool
 where
-    L: IntoIterator<Item = &'a Lease>,
+    L: IntoIterator<Item = AtNode<'a>>,
 {
-    let terms = |leases: L| {
-        let leases = leases.into_iter();
-        let terms = leases.map(|lease| (lease.holder.hold_count, lease.ttl, lease.holder.mode));
-        terms.collect::<Vec<_>>()
+    let all: Vec<Vec<_>> = at_nodes
+        .map(|leases| leases.into_iter().collect())
+        .collect();
+    let alike = |one: &&Vec<AtNode<'a>>, other: &Vec<AtNode<'a>>| {
+        one.len() == other.len() && zip(*one, other).all(|(one, other)| are_alike(*one, *other))
     };
-    let all: Vec<_> = at_nodes.map(terms).collect();
-    merge::agreed(majority, &all).is_some()
+    all.iter()
+        .any(|one| all.iter().filter(|other| alike(other, one)).count() >= majority)
+}
+
+/// Whether a node has a lease as was decided, apart from its token and its end.
+pub(super) fn are_alike((has, options): AtNode<'_>, (told, decided): AtNode<'_>) -> bool {
+    let terms = |lease: &Lease| (lease.holder.hold_count, lease.ttl, lease.holder.mode);
+    terms(has) == terms(told) && has_options((&has.holder, options), (&told.holder, decided))
 }
 
 /// By how much what is left of a limit may differ at nodes that have the same: they are asked at different moments.
-const LEFT_WITHIN: Duration = Duration::from_secs(1);
+const LEFT_WITHIN: Duration = Duration::from_millis(100);
 
 /// Whether a node has what was decided, besides the token, the mode, the TTL and the hold count. Else it was granted the lease by
 /// a request that asked for something else.
 pub(super) fn has_options(
-    (has, options): (&Holder, &HoldOptions),
-    (told, decided): (&Holder, &HoldOptions),
+    (has, options): (&Holder, HoldOptions),
+    (told, decided): (&Holder, HoldOptions),
 ) -> bool {
     let are_close = |one: Duration, other| one.abs_diff(other) <= LEFT_WITHIN;
     let has_ceiling = match (options.max_hold_left, decided.max_hold_left) {

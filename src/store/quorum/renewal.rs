@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use self::part::{RenewalDecision, RenewalPart};
 use self::votes::{
-    agree_on_options, agree_on_terms, agreed_fences, extended, has_extended, has_outcome,
-    is_decided, refusal, withdrawable_by,
+    agree_on_terms, agreed_fences, extended, has_extended, is_decided, refusal, rest_max,
+    withdrawable_by,
 };
 use super::Core;
 use super::answers::{ByNode, NodeAnswers};
@@ -70,7 +70,7 @@ impl Core {
             Some(_) => of_change(deadline),
         };
         let (decision, decided) = watch::channel(RenewalDecision::Open);
-        let (sender, answers) = NodeAnswers::answered_if(has_outcome, self.nodes.all().len());
+        let (sender, answers) = NodeAnswers::waiting_for(rest_max, self.nodes.all().len());
         for (index, part) in self.parts((names, token), options, nodes_deadline, &decided) {
             let sender = sender.clone();
             // The renewal may have been decided without this node.
@@ -95,7 +95,7 @@ impl Core {
         let decided =
             self.with_decided_tokens((names, token), &votes, renewals, &decision, deadline);
         let renewals = decided.await?;
-        let is_agreed = agree_on_terms(&votes) && agree_on_options(&votes, &renewals);
+        let is_agreed = agree_on_terms(&votes);
         self.conclude((names, token), &renewals, is_agreed, begun, &decision)?;
         Ok(Renewed::Extended(renewals))
     }

@@ -42,6 +42,7 @@ use super::decision::{Assignment, Decision, Kept};
 use super::nodes::Nodes;
 use super::recording::{Recording, recorded};
 use super::restoring::HeldBefore;
+use super::verdict;
 use crate::domain::{Acquired, Attempt, Claim, Fence, QueueRequest, Ticket};
 use crate::telemetry::traces;
 
@@ -95,7 +96,7 @@ impl Round {
     ) -> (Self, [NodeAnswers<Acquired>; 2]) {
         let (decision, decided) = watch::channel(Decision::Open);
         let count = nodes.all().len();
-        let (vote, votes) = NodeAnswers::of(count);
+        let (vote, votes) = NodeAnswers::waiting_for(verdict::rest_max, count);
         let (vote_again, votes_at_place) = NodeAnswers::of(count);
         for at_node in nodes.in_turn(ask.claim.token) {
             let index = at_node.index;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::answers::{ByNode, Effect};
+use super::answers::{ByNode, Effect, LATE_ANSWERS_MAX};
 use super::drift::Drift;
 use super::grants::{
     agree_on_terms, agreed_fences, granted, held_before, largest_fences, were_held,
 };
+use super::late_changes::CHANGE_WITHIN;
 use super::merge;
 use crate::backoff::up_to;
 use crate::domain::{
@@ -78,6 +79,18 @@ pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
         return merge::agree(majority, &blocked);
     }
     agreed_place(votes).is_some() || common_refusal(votes, &REFUSALS, majority).is_some()
+}
+
+/// How much longer further answers are waited for; none without a majority. If nodes have the leases from before, and others lack
+/// them, the rest decides whether that is a new grant.
+pub(super) fn rest_max(votes: &ByNode<Acquired>) -> Option<Duration> {
+    let before = held_before(votes);
+    let may_be_held = before > 0 && before + votes.missing() >= votes.majority();
+    let is_open = may_be_held && !were_held(votes) && granted(votes).count() > before;
+    votes.has_majority().then_some(match is_open {
+        true => CHANGE_WITHIN,
+        false => LATE_ANSWERS_MAX,
+    })
 }
 
 /// What the answers mean.

@@ -2,16 +2,17 @@
 //! no lease runs out while others are brought to the nodes that lack them.
 
 use std::iter::zip;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::super::Core;
-use super::super::answers::{ByNode, Effect, NodeAnswers};
+use super::super::answers::{ByNode, Effect, LATE_ANSWERS_MAX, NodeAnswers};
 use super::super::part_held::PartHeld;
 use super::part::RenewalDecision;
-use super::votes::{agree_on_options, agree_on_terms, agreed_fences, extended, has_extended};
+use super::votes::{agree_on_terms, agreed_fences, extended, has_extended};
 use crate::domain::{LockNames, RenewOptions, Renewed, Token};
 use crate::store::{Fault, StoreError, StoreResult};
 use crate::telemetry::traces;
@@ -31,7 +32,7 @@ impl Core {
         };
         let begun = Instant::now();
         let (decision, decided) = watch::channel(RenewalDecision::Open);
-        let (sender, answers) = NodeAnswers::answered_if(have_outcomes, self.nodes.all().len());
+        let (sender, answers) = NodeAnswers::waiting_for(rest_max, self.nodes.all().len());
         for (index, part) in self.parts(claim, options, deadline, &decided) {
             let sender = sender.clone();
             // The renewal may have been decided without this node.
@@ -60,8 +61,7 @@ impl Core {
             .into_iter()
             .flatten()
             .collect();
-        let is_agreed = zip(&by_lock, renewals.chunks(1))
-            .all(|(votes, told)| agree_on_terms(votes) && agree_on_options(votes, told));
+        let is_agreed = by_lock.iter().all(agree_on_terms);
         self.conclude(claim, &renewals, is_agreed, begun, &decision)?;
         match change.ttl.is_some() || change.mode.is_some() {
             true => Err(not_together()),
@@ -96,6 +96,11 @@ fn by_lock(votes: &ByNode<PartHeld>) -> impl Iterator<Item = ByNode<Renewed>> {
 fn are_decided(votes: &ByNode<PartHeld>) -> bool {
     votes.has_majority()
         && by_lock(votes).all(|votes| agreed_fences(&votes).is_some() && agree_on_terms(&votes))
+}
+
+/// How long further answers are waited for; none if that is until the deadline.
+fn rest_max(votes: &ByNode<PartHeld>) -> Option<Duration> {
+    have_outcomes(votes).then_some(LATE_ANSWERS_MAX)
 }
 
 /// Whether it is known of each lock whether a majority has it.

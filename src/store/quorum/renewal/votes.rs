@@ -1,11 +1,11 @@
 //! What the answers of the nodes to a renewal mean together.
 
-use std::iter::zip;
+use std::time::Duration;
 
-use super::super::answers::{ByNode, Effect};
+use super::super::answers::{ByNode, Effect, LATE_ANSWERS_MAX};
 use super::super::restoring::fences;
 use super::super::{lease, merge, not_held};
-use crate::domain::{Attempt, Fence, HoldOptions, Holder, Renewal, Renewed};
+use crate::domain::{Attempt, Fence, Renewal, Renewed};
 use crate::store::StoreResult;
 
 /// The leases that a node has extended.
@@ -28,8 +28,13 @@ pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
+/// How long further answers are waited for; none if that is until the deadline.
+pub(super) fn rest_max(votes: &ByNode<Renewed>) -> Option<Duration> {
+    has_outcome(votes).then_some(LATE_ANSWERS_MAX)
+}
+
 /// Whether it is known what becomes of each lock. Else only a slow node can tell, however often the request is repeated.
-pub(super) fn has_outcome(votes: &ByNode<Renewed>) -> bool {
+fn has_outcome(votes: &ByNode<Renewed>) -> bool {
     let extended = votes.received().filter_map(extended).count();
     let refused = votes.received().count() - extended;
     extended >= votes.majority()
@@ -37,24 +42,11 @@ pub(super) fn has_outcome(votes: &ByNode<Renewed>) -> bool {
         || not_held::has_each(votes)
 }
 
-/// Whether a majority has extended leases with the same hold counts, TTLs and modes.
+/// Whether a majority has extended leases that are alike, apart from their tokens.
 pub(super) fn agree_on_terms(votes: &ByNode<Renewed>) -> bool {
     let extended = votes.received().filter_map(extended);
-    let leases = extended.map(|renewals| renewals.iter().map(|renewal| &renewal.lease));
+    let leases = extended.map(|renewals| renewals.iter().map(|it| (&it.lease, it.options)));
     lease::agree_on_terms(votes.majority(), leases)
-}
-
-/// Whether a majority has what else was told of these leases. Another node may have been granted them with something else.
-pub(super) fn agree_on_options(votes: &ByNode<Renewed>, told: &[Renewal]) -> bool {
-    fn of(renewal: &Renewal) -> (&Holder, &HoldOptions) {
-        (&renewal.lease.holder, &renewal.options)
-    }
-    let has_all = |renewals: &&Vec<Renewal>| {
-        let mut pairs = zip(*renewals, told);
-        pairs.all(|(has, told)| lease::has_options(of(has), of(told)))
-    };
-    let extended = votes.received().filter_map(extended);
-    extended.filter(has_all).count() >= votes.majority()
 }
 
 /// The tokens that a majority of nodes has extended leases with.

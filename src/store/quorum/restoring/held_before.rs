@@ -6,10 +6,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::drift::{Drift, TokenLead};
+use super::super::grants::{is_from_before, with_options};
+use super::super::lease::{self, AtNode};
 use super::super::nodes::{NodeStore, Nodes};
 use super::Decided;
 use crate::domain::{
-    Attempt, Granted, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token,
+    Attempt, Granted, Lease, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token,
 };
 use crate::store::StoreResult;
 
@@ -65,6 +67,19 @@ impl HeldBefore {
                 restored.await.map(drop)
             }
         }
+    }
+
+    /// Whether a node with this grant has the leases as a majority has them, as far as it is known, apart from their tokens.
+    pub(in super::super) fn is_had(&self, granted: &Granted) -> bool {
+        let mut pairs = zip(with_options(granted), with_options(&self.granted));
+        let is_alike = |((has, options), told): (AtNode<'_>, AtNode<'_>)| {
+            let has = Lease {
+                ttl: self.drift.ttl_of_holder(has.ttl),
+                ..has.clone()
+            };
+            lease::are_alike((&has, options), told)
+        };
+        is_from_before(granted) && (!self.is_agreed || pairs.all(is_alike))
     }
 
     fn decided(&self, attempt: Attempt) -> Option<Decided> {

@@ -21,7 +21,7 @@ impl Decided {
         deadline: Instant,
     ) -> StoreResult<()> {
         for (number, (has, decided)) in zip(at_node, &self.renewals).enumerate() {
-            let [node_has, told] = [has, decided].map(|it| (&it.lease.holder, &it.options));
+            let [node_has, told] = [has, decided].map(|it| (&it.lease.holder, it.options));
             if lease::has_options(node_has, told) {
                 continue;
             }

@@ -10,7 +10,7 @@ use super::super::attempts::Attempts;
 use super::super::decision::{Decision, Kept};
 use super::super::drift::{TOO_FAR_AHEAD, TokenLead};
 use super::super::follow_ups::{FollowUps, confirm};
-use super::super::grants::{fences, is_from_before};
+use super::super::grants::fences;
 use super::super::late_changes::of_acquire;
 use super::super::nodes::{NodeStore, answered_by};
 use super::super::recording::{Recorded, Recording, changes};
@@ -94,7 +94,7 @@ impl RoundPart {
             Decision::Keep(Kept {
                 held_before: Some(held),
                 ..
-            }) if !granted.as_ref().is_some_and(is_from_before) => {
+            }) if !granted.as_ref().is_some_and(|granted| held.is_had(granted)) => {
                 if may_hold {
                     self.restore(&held, follow_up).await;
                 }
@@ -245,8 +245,8 @@ impl RoundPart {
         }
     }
 
-    /// Brings a node that lacked the leases to what a majority has of them. It may have been granted them by this request: its
-    /// `max_hold` would begin anew there, and so would what else it asks for. `follow_up` is a permit to go on alone, if there is
+    /// Brings a node that does not have the leases as a majority has them to that. It may have been granted them by this request:
+    /// its `max_hold` would begin anew there, and so would what else it asks for. `follow_up` is a permit to go on alone, if there is
     /// one.
     async fn restore(&self, held: &HeldBefore, follow_up: Option<OwnedSemaphorePermit>) {
         let Some(_permit) = follow_up.or_else(|| self.follow_ups.begin()) else {
