@@ -244,7 +244,6 @@ impl Core {
             granted: granted.clone(),
             is_agreed: agree_on_terms(votes),
             asked_at,
-            since: Instant::now(),
         })
     }
 

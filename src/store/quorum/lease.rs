@@ -49,28 +49,39 @@ where
         .map(|leases| leases.into_iter().collect())
         .collect();
     let alike = |one: &&Vec<AtNode<'a>>, other: &Vec<AtNode<'a>>| {
-        one.len() == other.len() && zip(*one, other).all(|(one, other)| are_alike(*one, *other))
+        one.len() == other.len()
+            && zip(*one, other).all(|(one, other)| are_alike(*one, *other, SAME_WITHIN))
     };
     all.iter()
         .any(|one| all.iter().filter(|other| alike(other, one)).count() >= majority)
 }
 
 /// Whether a node has a lease as was decided, apart from its token and its end.
-pub(super) fn are_alike((has, options): AtNode<'_>, (told, decided): AtNode<'_>) -> bool {
+pub(super) fn are_alike(
+    (has, options): AtNode<'_>,
+    (told, decided): AtNode<'_>,
+    within: Duration,
+) -> bool {
     let terms = |lease: &Lease| (lease.holder.hold_count, lease.ttl, lease.holder.mode);
-    terms(has) == terms(told) && has_options((&has.holder, options), (&told.holder, decided))
+    let [has_text, told_text] = [&has.holder, &told.holder];
+    terms(has) == terms(told) && has_options((has_text, options), (told_text, decided), within)
 }
 
-/// By how much what is left of a limit may differ at nodes that have the same: they are asked at different moments.
-const LEFT_WITHIN: Duration = Duration::from_millis(100);
+/// By how much what is left of a limit may differ at nodes that have the same: they are asked, and were granted the lease, at
+/// different moments.
+const SAME_WITHIN: Duration = Duration::from_secs(1);
+
+/// By how much it differs at a node that has it right. Less, so that a limit does not grow with each node that gets it back.
+pub(super) const RIGHT_WITHIN: Duration = Duration::from_millis(100);
 
 /// Whether a node has what was decided, besides the token, the mode, the TTL and the hold count. Else it was granted the lease by
 /// a request that asked for something else.
 pub(super) fn has_options(
     (has, options): (&Holder, HoldOptions),
     (told, decided): (&Holder, HoldOptions),
+    within: Duration,
 ) -> bool {
-    let are_close = |one: Duration, other| one.abs_diff(other) <= LEFT_WITHIN;
+    let are_close = |one: Duration, other| one.abs_diff(other) <= within;
     let has_ceiling = match (options.max_hold_left, decided.max_hold_left) {
         (Some(one), Some(other)) => are_close(one, other),
         (one, other) => one == other,

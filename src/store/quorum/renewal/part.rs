@@ -206,7 +206,7 @@ impl RenewalPart {
         decided: &Decided,
         deadline: Instant,
     ) -> StoreResult<Restored> {
-        if !decided.may_be_unchanged(deadline).await {
+        if !decided.is_unchanged(deadline).await {
             return Ok(Restored::Done);
         }
         // The node may have the lease: another process has put it back, or the renewal did not reach it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::answers::{ByNode, Effect, LATE_ANSWERS_MAX};
+use super::super::late_changes::CHANGE_WITHIN;
 use super::super::restoring::fences;
 use super::super::{lease, merge, not_held};
 use crate::domain::{Attempt, Fence, Renewal, Renewed};
@@ -28,9 +29,14 @@ pub(super) fn is_decided(votes: &ByNode<Renewed>) -> bool {
         || agreed_fences(votes).is_some() && agree_on_terms(votes)
 }
 
-/// How long further answers are waited for; none if that is until the deadline.
+/// How long further answers are waited for; none if that is until the deadline. If nodes have different leases, the rest tells
+/// which of them are right.
 pub(super) fn rest_max(votes: &ByNode<Renewed>) -> Option<Duration> {
-    has_outcome(votes).then_some(LATE_ANSWERS_MAX)
+    let differ = has_extended(votes) && !agree_on_terms(votes);
+    has_outcome(votes).then_some(match differ {
+        true => CHANGE_WITHIN,
+        false => LATE_ANSWERS_MAX,
+    })
 }
 
 /// Whether it is known what becomes of each lock. Else only a slow node can tell, however often the request is repeated.

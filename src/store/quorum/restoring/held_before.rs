@@ -26,9 +26,8 @@ pub(in super::super) struct HeldBefore {
     pub(in super::super) granted: Granted,
     /// Whether a majority has it so, apart from the tokens.
     pub(in super::super) is_agreed: bool,
-    /// When the nodes were asked, and when a majority had answered.
+    /// When the nodes were asked.
     pub(in super::super) asked_at: Instant,
-    pub(in super::super) since: Instant,
 }
 
 impl HeldBefore {
@@ -53,7 +52,7 @@ impl HeldBefore {
         if let (Renewed::Extended(renewals), true) = (&renewed, self.is_agreed) {
             decided.bring_options(node, renewals, deadline).await?;
         }
-        if !decided.is_unchanged(deadline).await {
+        if !decided.is_as_deep(deadline).await {
             return Ok(());
         }
         match &renewed {
@@ -77,7 +76,7 @@ impl HeldBefore {
                 ttl: self.drift.ttl_of_holder(has.ttl),
                 ..has.clone()
             };
-            lease::are_alike((&has, options), told)
+            lease::are_alike((&has, options), told, lease::RIGHT_WITHIN)
         };
         is_from_before(granted) && (!self.is_agreed || pairs.all(is_alike))
     }
@@ -92,9 +91,6 @@ impl HeldBefore {
         });
         let (renewals, claim) = (renewals.collect(), (&self.names, self.token));
         let (nodes, asked_at) = (&self.nodes, self.asked_at);
-        Some(Decided {
-            since: self.since,
-            ..Decided::new(nodes, self.drift, claim, renewals, self.is_agreed, asked_at)?
-        })
+        Decided::new(nodes, self.drift, claim, renewals, self.is_agreed, asked_at)
     }
 }

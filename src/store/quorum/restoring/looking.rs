@@ -33,34 +33,29 @@ struct AtNodes {
 impl Decided {
     /// Whether a majority may still have all leases as they were renewed, counting the nodes that do not answer. Another
     /// process may have ended them, which a node that lacked them does not remember, or have changed them.
-    pub(in super::super) async fn may_be_unchanged(&self, deadline: Instant) -> bool {
+    pub(in super::super) async fn is_unchanged(&self, deadline: Instant) -> bool {
+        let is_same = |lease: &Lease, holder: &Holder| {
+            let lasts = self.drift.at_nodes(lease.holder.expires_in);
+            let left = lasts.saturating_sub(self.since.elapsed());
+            terms(holder) == terms(&lease.holder)
+                && holder.expires_in <= left + RENEWED_LATER
+                && holder.expires_in + RENEWED_BEFORE >= left
+        };
         let (all, majority) = (self.nodes.all().len(), self.nodes.majority());
         let may_be_same = |at_nodes: AtNodes| {
             let silent = all - at_nodes.answered;
             at_nodes.answered >= majority && at_nodes.alike + silent >= majority
         };
-        self.all_as_renewed(deadline, may_be_same).await
+        let unchanged = self.all_locks(deadline, is_same, may_be_same);
+        unchanged.await
     }
 
-    /// Whether a majority still has all leases as they were renewed.
-    pub(super) async fn is_unchanged(&self, deadline: Instant) -> bool {
+    /// Whether a majority still has all leases with the same tokens, modes and hold counts, whenever they end.
+    pub(super) async fn is_as_deep(&self, deadline: Instant) -> bool {
         let majority = self.nodes.majority();
-        let is_same = |at_nodes: AtNodes| at_nodes.alike >= majority;
-        self.all_as_renewed(deadline, is_same).await
-    }
-
-    /// Whether the nodes that have all leases as they were renewed are so many.
-    async fn all_as_renewed(&self, deadline: Instant, are_so: impl Fn(AtNodes) -> bool) -> bool {
-        let is_same = |lease: &Lease, holder: &Holder| {
-            let renewed = &lease.holder;
-            let lasts = self.drift.at_nodes(renewed.expires_in);
-            let left = lasts.saturating_sub(self.since.elapsed());
-            (holder.fence, holder.mode, holder.hold_count)
-                == (renewed.fence, renewed.mode, renewed.hold_count)
-                && holder.expires_in <= left + RENEWED_LATER
-                && holder.expires_in + RENEWED_BEFORE >= left
-        };
-        self.all_locks(deadline, is_same, are_so).await
+        let is_same = |lease: &Lease, holder: &Holder| terms(holder) == terms(&lease.holder);
+        let are_same = |at_nodes: AtNodes| at_nodes.alike >= majority;
+        self.all_locks(deadline, is_same, are_same).await
     }
 
     /// Whether so many nodes lack one of the leases that no majority has it.
@@ -134,4 +129,8 @@ impl Decided {
             lacking: others.filter(lists_all).count(),
         }
     }
+}
+
+fn terms(holder: &Holder) -> impl PartialEq {
+    (holder.fence, holder.mode, holder.hold_count)
 }

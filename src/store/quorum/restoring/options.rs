@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use super::super::lease;
 use super::super::nodes::NodeStore;
 use super::Decided;
-use crate::domain::{Attempt, Renewal};
+use crate::domain::Renewal;
 use crate::store::StoreResult;
 use crate::store::assignment::FenceChange;
 
 impl Decided {
-    /// Gives leases that a node has the options that a majority has, unless another attempt has received them there since.
+    /// Gives leases that a node has the options that a majority has, unless they have other tokens by now.
     pub(super) async fn bring_options(
         &self,
         node: &NodeStore,
@@ -22,7 +22,7 @@ impl Decided {
     ) -> StoreResult<()> {
         for (number, (has, decided)) in zip(at_node, &self.renewals).enumerate() {
             let [node_has, told] = [has, decided].map(|it| (&it.lease.holder, it.options));
-            if lease::has_options(node_has, told) {
+            if lease::has_options(node_has, told, lease::RIGHT_WITHIN) {
                 continue;
             }
             let one = self.of_those(|it| it == number);
@@ -34,7 +34,8 @@ impl Decided {
                 proposed: fence,
                 decided: fence,
                 is_recorded: true,
-                attempt: has.withdrawable_by.or_else(|| Some(Attempt::random())),
+                // The token stays as it is, whoever has received the lease since.
+                attempt: None,
                 gives_options: true,
             };
             node.assign_fences(&claim, &[change], deadline).await?;
