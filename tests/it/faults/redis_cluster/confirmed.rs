@@ -13,7 +13,7 @@ use crate::faults::{Replica, lasting_claims};
 use crate::support::cluster::RedisCluster;
 use crate::support::fixture::claim;
 use crate::support::redis_server::RedisOptions;
-use crate::support::{eventually, stores};
+use crate::support::{EFFECT_TIMEOUT, eventually, eventually_within, stores};
 
 /// How long replicas may take, also on a busy machine. A health check has to find out within its time that one takes longer.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -145,7 +145,10 @@ async fn what_was_executed_where_a_slot_moves_to_is_confirmed_by_nobody_until_it
     let (held, slot) = held_on(0, &cluster, &replica).await;
     cluster.begin_move(slot, 0, 1).await;
     cluster.move_keys(slot, 0, 1).await;
-    eventually(
+    // Nearly every request is refused where the slot was, and only one that comes at the right moment is executed.
+    let within = EFFECT_TIMEOUT * 3;
+    eventually_within(
+        within,
         "it is executed at the other primary",
         async || match replica.renew(&held).await {
             Err(StoreError::Unknown { detail, .. }) => {
