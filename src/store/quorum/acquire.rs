@@ -228,7 +228,7 @@ impl Core {
         end
     }
 
-    /// What nodes get that lack leases which the claim held before; none for a new grant.
+    /// What nodes get that do not have leases as the claim held them before; none for a new grant.
     fn held_before(
         &self,
         ask: &Ask,
@@ -236,12 +236,18 @@ impl Core {
         granted: &Granted,
         asked_at: Instant,
     ) -> Option<HeldBefore> {
-        (granted.kind != GrantKind::New).then(|| HeldBefore {
+        if granted.kind == GrantKind::New {
+            return None;
+        }
+        // What was told is from the nodes that have recorded the tokens, of which one may have been granted something else.
+        let held: Vec<_> = counted(votes).collect();
+        let granted = merged(self.drift, votes.majority(), &held, &fences(granted))?;
+        Some(HeldBefore {
             nodes: Arc::clone(&self.nodes),
             drift: self.drift,
             names: ask.claim.names.clone(),
             token: ask.claim.token,
-            granted: granted.clone(),
+            granted,
             is_agreed: agree_on_terms(votes),
             asked_at,
         })

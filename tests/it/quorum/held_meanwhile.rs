@@ -1,12 +1,12 @@
 //! A node that lacks a lease is granted it by a request of its claim, while another process changes the lease, or later: all
 //! nodes have what a majority had before.
 
-use leasehold::domain::HoldCount;
+use leasehold::domain::{Claim, HoldCount};
 use tokio::time::Instant;
 
 use super::held_before::{MOST, asks_otherwise, claims, granted, limited};
 use super::nodes::{Process, plain_stores};
-use crate::support::fixture::{SHORT, claim, only};
+use crate::support::fixture::{SHORT, claim, in_mode, only, permits};
 use crate::support::scripted_store::Behavior;
 
 /// Another process renews meanwhile: before the node has granted what the request asks for, or after that. The process of the
@@ -93,5 +93,29 @@ async fn a_node_that_another_request_was_granted_the_lease_at_gets_it_as_it_was(
     let hold_count = HoldCount::new(2).expect("it is small");
     first
         .have_it_as_first_granted(&claim, hold_count, granted_at)
+        .await;
+}
+
+/// Its tokens are recorded by two nodes, one of which was granted the lease by the other request.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_another_request_was_granted_a_permit_at_gives_its_limits_to_no_other_node() {
+    let shared = plain_stores(3);
+    let [first, second] = [Process::on(&shared), Process::on(&shared)];
+    let claim = limited(&in_mode(&claim(), permits(1, 3)));
+    let granted_at = Instant::now();
+    first.fixture.granted(&claim).await;
+    first.forgets(2, &claim).await;
+    second.behaves(&[2], &Behavior::Late(SHORT / 2));
+    let asks = Claim {
+        max_hold: Some(SHORT * 6),
+        ..asks_otherwise(&claim, 1)
+    };
+    granted(second.acquire(&asks).await);
+    second.without(&[2]);
+    first.nodes[1].next_assignments([Behavior::Delayed(SHORT / 4)]);
+    granted(first.acquire(&asks).await);
+    first.settled().await;
+    first
+        .have_it_as_first_granted(&claim, HoldCount::ONE, granted_at)
         .await;
 }

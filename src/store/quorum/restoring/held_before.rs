@@ -22,7 +22,7 @@ pub(in super::super) struct HeldBefore {
     pub(in super::super) drift: Drift,
     pub(in super::super) names: LockNames,
     pub(in super::super) token: Token,
-    /// As its holder is told of it.
+    /// The leases as the nodes that had them have answered.
     pub(in super::super) granted: Granted,
     /// Whether a majority has it so, apart from the tokens.
     pub(in super::super) is_agreed: bool,
