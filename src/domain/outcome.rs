@@ -204,6 +204,15 @@ pub struct RenewOptions {
     pub rollback_right: RollbackRight,
 }
 
+impl RenewOptions {
+    /// Those of a renewal that extends the lease, and leaves the right to roll it back to the attempt that has it.
+    pub const AS_BEFORE: Self = Self {
+        ttl: None,
+        mode: None,
+        rollback_right: RollbackRight::AsBefore,
+    };
+}
+
 /// Which attempt may still roll back the grant. Replaying the grant to another attempt makes it final.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RollbackRight {

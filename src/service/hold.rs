@@ -18,9 +18,7 @@ use super::revocation::Revocation;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
 use crate::backoff::{self, Backoff};
-use crate::domain::{
-    Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
-};
+use crate::domain::{Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed};
 use crate::limits::{Gate, GatePermit};
 use crate::store::{Fault, StoreError};
 use crate::telemetry::traces::{self, SpanScope};
@@ -342,10 +340,7 @@ impl<O: HoldObserver> HoldTask<O> {
     /// Renews the lease, or returns why the claim does not hold. A renewal that is in flight when the stream closes may
     /// arrive late; that is safe, because it keeps the rollback right as it was and creates no lease.
     async fn renew(&self, until: Instant) -> Result<Result<Lease, NotHolder>, StoreError> {
-        let change = RenewOptions {
-            rollback_right: RollbackRight::AsBefore,
-            ..RenewOptions::default()
-        };
+        let change = RenewOptions::AS_BEFORE;
         let (inner, claim) = (&self.request.inner, &self.request.claim);
         let (_, deadline) = inner.start();
         let deadline = deadline.min(until);

@@ -20,7 +20,7 @@ use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
     Acquired, Attempt, Claim, Fence, GrantKind, Granted, LockName, LockState, LockView, Mode,
-    QueueRequest, RenewOptions, Renewed, RollbackRight,
+    QueueRequest, RenewOptions, Renewed,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -154,10 +154,7 @@ impl Core {
         if zip(claim.names.iter(), &views).any(contradicts) {
             return Ok(false);
         }
-        let options = RenewOptions {
-            rollback_right: RollbackRight::AsBefore,
-            ..RenewOptions::default()
-        };
+        let options = RenewOptions::AS_BEFORE;
         let renewed = self
             .renew(&claim.names, claim.token, options, deadline)
             .await;

@@ -13,7 +13,7 @@ use super::nodes::{NodeOperation, Tries};
 use super::{lease, merge};
 use crate::domain::{
     Attempt, Claim, Fence, HoldOptions, Lease, LockNames, Released, RenewOptions, Rollback,
-    RollbackRight, StepBack, SuspendOptions, Suspended, Token,
+    StepBack, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult, TOMBSTONE_TTL};
 
@@ -89,10 +89,7 @@ impl Core {
                 return released;
             }
             // Nodes may have the leases with different tokens for good, and a renewal has one recorded.
-            let options = RenewOptions {
-                rollback_right: RollbackRight::AsBefore,
-                ..RenewOptions::default()
-            };
+            let options = RenewOptions::AS_BEFORE;
             let _ = self.renew_together(names, token, options, deadline).await;
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::domain::{
     Acquired, Attempt, Claim, GrantKind, LockState, NotHolder, Refused, RenewOptions, Renewed,
-    RollbackRight, Token,
+    Token,
 };
 
 use super::expiry::assert_ended;
@@ -65,10 +65,7 @@ pub(super) async fn taken_over(fixture: &Fixture, claim: &Claim) -> Attempt {
 
 /// Renews as a stream does.
 async fn renewed(fixture: &Fixture, claim: &Claim) -> Renewed {
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
+    let change = RenewOptions::AS_BEFORE;
     let store = fixture.store();
     let renewed = store.renew(&claim.names, claim.token, change, deadline());
     renewed.await.expect("the store answers")

@@ -1,17 +1,14 @@
 //! The attempts by which nodes know a request: after a round in which too few of them granted the locks, another one than
 //! before. What was granted by any of them can be taken back.
 
-use leasehold::domain::{Attempt, Claim, RenewOptions, Renewed, RollbackRight};
+use leasehold::domain::{Attempt, Claim, RenewOptions, Renewed};
 use leasehold::store::LockStore;
 
 use super::nodes::{Process, has_granted};
 use crate::support::fixture::{LONG, assert_held, claim, deadline, rival, ttl};
 
 async fn renew(process: &Process, claim: &Claim) -> Renewed {
-    let change = RenewOptions {
-        rollback_right: RollbackRight::AsBefore,
-        ..RenewOptions::default()
-    };
+    let change = RenewOptions::AS_BEFORE;
     let renewing = process
         .quorum
         .renew(&claim.names, claim.token, change, deadline());

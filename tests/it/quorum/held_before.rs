@@ -49,10 +49,7 @@ pub(super) fn granted(answer: Result<Acquired, StoreError>) -> Granted {
 impl Process {
     /// What a node has of the lease; none if it lacks it.
     async fn has(&self, node: usize, claim: &Claim) -> Option<Renewal> {
-        let options = RenewOptions {
-            rollback_right: RollbackRight::AsBefore,
-            ..RenewOptions::default()
-        };
+        let options = RenewOptions::AS_BEFORE;
         let store = &self.nodes[node].store;
         let renewed = store.renew(&claim.names, claim.token, options, deadline());
         match renewed.await.expect("the node answers") {

@@ -9,6 +9,20 @@ use super::nodes::{Process, plain_stores};
 use crate::support::fixture::{SHORT, claim, in_mode, only, permits};
 use crate::support::scripted_store::Behavior;
 
+/// A process with a claim that a node has lost and been granted by this request at another process, which cannot put that right;
+/// and when the claim was granted first.
+async fn asked_meanwhile(claim: &Claim, asks: &Claim) -> (Process, Instant) {
+    let shared = plain_stores(3);
+    let [first, second] = [Process::on(&shared), Process::on(&shared)];
+    let granted_at = Instant::now();
+    first.fixture.granted(claim).await;
+    first.forgets(2, claim).await;
+    second.behaves(&[2], &Behavior::Late(SHORT / 2));
+    granted(second.acquire(asks).await);
+    second.without(&[2]);
+    (first, granted_at)
+}
+
 /// Another process renews meanwhile: before the node has granted what the request asks for, or after that. The process of the
 /// request does not come to put it right.
 #[tokio::test(start_paused = true)]
@@ -51,14 +65,7 @@ async fn a_renewal_meanwhile_brings_the_node_what_the_others_have() {
 #[tokio::test(start_paused = true)]
 async fn a_later_renewal_brings_a_node_what_the_others_have() {
     for claim in claims() {
-        let shared = plain_stores(3);
-        let [first, second] = [Process::on(&shared), Process::on(&shared)];
-        let granted_at = Instant::now();
-        first.fixture.granted(&claim).await;
-        first.forgets(2, &claim).await;
-        second.behaves(&[2], &Behavior::Late(SHORT / 2));
-        granted(second.acquire(&asks_otherwise(&claim, 1)).await);
-        second.without(&[2]);
+        let (first, granted_at) = asked_meanwhile(&claim, &asks_otherwise(&claim, 1)).await;
         first.fixture.advance(SHORT).await;
         let lasts = first
             .fixture
@@ -78,15 +85,8 @@ async fn a_later_renewal_brings_a_node_what_the_others_have() {
 /// Of two requests at the same time, one is granted the lease where it is lacking, and the other one changes it.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_another_request_was_granted_the_lease_at_gets_it_as_it_was() {
-    let shared = plain_stores(3);
-    let [first, second] = [Process::on(&shared), Process::on(&shared)];
     let claim = limited(&claim());
-    let granted_at = Instant::now();
-    first.fixture.granted(&claim).await;
-    first.forgets(2, &claim).await;
-    second.behaves(&[2], &Behavior::Late(SHORT / 2));
-    granted(second.acquire(&asks_otherwise(&claim, 1)).await);
-    second.without(&[2]);
+    let (first, granted_at) = asked_meanwhile(&claim, &asks_otherwise(&claim, 1)).await;
     let deeper = granted(first.acquire(&asks_otherwise(&claim, 2)).await);
     assert_eq!(only(deeper.leases).ttl, claim.ttl);
     first.settled().await;
@@ -99,19 +99,12 @@ async fn a_node_that_another_request_was_granted_the_lease_at_gets_it_as_it_was(
 /// Its tokens are recorded by two nodes, one of which was granted the lease by the other request.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_another_request_was_granted_a_permit_at_gives_its_limits_to_no_other_node() {
-    let shared = plain_stores(3);
-    let [first, second] = [Process::on(&shared), Process::on(&shared)];
     let claim = limited(&in_mode(&claim(), permits(1, 3)));
-    let granted_at = Instant::now();
-    first.fixture.granted(&claim).await;
-    first.forgets(2, &claim).await;
-    second.behaves(&[2], &Behavior::Late(SHORT / 2));
     let asks = Claim {
         max_hold: Some(SHORT * 6),
         ..asks_otherwise(&claim, 1)
     };
-    granted(second.acquire(&asks).await);
-    second.without(&[2]);
+    let (first, granted_at) = asked_meanwhile(&claim, &asks).await;
     first.nodes[1].next_assignments([Behavior::Delayed(SHORT / 4)]);
     granted(first.acquire(&asks).await);
     first.settled().await;

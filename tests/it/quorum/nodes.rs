@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use leasehold::domain::{
     Acquired, Attempt, Claim, Holders, LockName, LockState, Released, RenewOptions, Renewed,
-    RollbackRight,
 };
 use leasehold::store::assignment::AssignFences;
 use leasehold::store::memory::MemoryStore;
@@ -111,10 +110,7 @@ impl Process {
 
     /// A renewal by a stream: whoever may roll the lease back still may.
     pub(super) async fn renew_as_before(&self, claim: &Claim) {
-        let change = RenewOptions {
-            rollback_right: RollbackRight::AsBefore,
-            ..RenewOptions::default()
-        };
+        let change = RenewOptions::AS_BEFORE;
         let renewed = self
             .quorum
             .renew(&claim.names, claim.token, change, deadline());

@@ -1,4 +1,5 @@
-//! What a majority has of the leases of a claim that held them before it was asked for again, for nodes that lack them.
+//! What a majority has of the leases of a claim that held them before it was asked for again, for nodes that lack them, or have
+//! them otherwise.
 
 use std::iter::zip;
 use std::sync::Arc;
@@ -10,9 +11,7 @@ use super::super::grants::{is_from_before, with_options};
 use super::super::lease::{self, AtNode};
 use super::super::nodes::{NodeStore, Nodes};
 use super::Decided;
-use crate::domain::{
-    Attempt, Granted, Lease, LockNames, RenewOptions, Renewal, Renewed, RollbackRight, Token,
-};
+use crate::domain::{Attempt, Granted, Lease, LockNames, RenewOptions, Renewal, Renewed, Token};
 use crate::store::StoreResult;
 
 /// What a majority has.
@@ -43,10 +42,7 @@ impl HeldBefore {
         let Some(decided) = self.decided(attempt) else {
             return Ok(());
         };
-        let options = RenewOptions {
-            rollback_right: RollbackRight::AsBefore,
-            ..RenewOptions::default()
-        };
+        let options = RenewOptions::AS_BEFORE;
         let renewed = node.renew(&self.names, self.token, options, deadline);
         let renewed = renewed.await?;
         if let (Renewed::Extended(renewals), true) = (&renewed, self.is_agreed) {

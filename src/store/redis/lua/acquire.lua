@@ -3,9 +3,9 @@
 -- ARGV: kept_ms, not_after, for each lock: record_head, last_fence_seen, at the end: queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat, total, enters_queue
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
 --   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms, ms that a lock stays taken or closed without
---   further operations, and for each lock its options and the lease; 4 blocked: now_ms and the conflicts; 5 waiting: sequence, until_ms, ms until
---   the next expiry in the way or '', position or '', queue length, whether the place had been lost; 6 ended: number of
---   the lock, mark; 7 recovering; 8 a fencing counter regressed; 9 a fencing counter is exhausted; 10 the attempt was
+--   further operations, and for each lock its options and the lease; 4 blocked: now_ms and the conflicts; 5 waiting:
+--   sequence, until_ms, ms until the next expiry in the way or '', position or '', queue length, whether the place had
+--   been lost; 6 ended: number of the lock, mark; 7 recovering; 8 a fencing counter regressed; 9 a fencing counter is exhausted; 10 the attempt was
 --   withdrawn; 11 the claim has other parameters, 12 it holds shared: number; 13 another limit: number, limit; 14 too
 --   many waiters: number, how many; 15 the wait has expired; 16 it came too late, and nothing was done: now_us; 17 the
 --   client has retried elsewhere since; 18 nothing is in the way of a waiting claim that is to be granted later: as 5;
