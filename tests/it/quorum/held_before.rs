@@ -48,7 +48,7 @@ pub(super) fn granted(answer: Result<Acquired, StoreError>) -> Granted {
 
 impl Process {
     /// What a node has of the lease; none if it lacks it.
-    async fn has(&self, node: usize, claim: &Claim) -> Option<Renewal> {
+    pub(super) async fn has(&self, node: usize, claim: &Claim) -> Option<Renewal> {
         let options = RenewOptions::AS_BEFORE;
         let store = &self.nodes[node].store;
         let renewed = store.renew(&claim.names, claim.token, options, deadline());

@@ -2,11 +2,11 @@
 //! nodes have what a majority had before.
 
 use leasehold::domain::{Claim, HoldCount};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::held_before::{MOST, asks_otherwise, claims, granted, limited};
 use super::nodes::{Process, plain_stores};
-use crate::support::fixture::{SHORT, claim, in_mode, only, permits};
+use crate::support::fixture::{SHORT, at_depth, claim, in_mode, only, permits};
 use crate::support::scripted_store::Behavior;
 
 /// A process with a claim that a node has lost and been granted by this request at another process, which cannot put that right;
@@ -51,6 +51,8 @@ async fn a_renewal_meanwhile_brings_the_node_what_the_others_have() {
                 }
             }
             first.settled().await;
+            let has = first.has(2, &claim).await.expect("it holds the lock");
+            assert!(has.options.max_hold_left <= Some(MOST), "{has:?}");
             // It brings the TTL, too, in the case that the node had nothing when it was renewed.
             first.fixture.renewed(&claim, None).await;
             first.settled().await;
@@ -59,6 +61,23 @@ async fn a_renewal_meanwhile_brings_the_node_what_the_others_have() {
                 .await;
         }
     }
+}
+
+/// The node has lost it again before the process of the request comes to bring it what the others have.
+#[tokio::test(start_paused = true)]
+async fn a_node_does_not_get_a_lease_back_from_before_a_step_back() {
+    let shared = plain_stores(3);
+    let [first, second] = [Process::on(&shared), Process::on(&shared)];
+    let claim = claim();
+    first.fixture.granted(&at_depth(&claim, 3)).await;
+    first.forgets(2, &claim).await;
+    second.behaves(&[2], &Behavior::Delayed(SHORT / 2));
+    granted(second.acquire(&claim).await);
+    sleep(SHORT * 3 / 4).await;
+    first.forgets(2, &claim).await;
+    first.fixture.step_back(&claim, 1).await;
+    second.settled().await;
+    assert_eq!(first.held_at(&claim).await, [0, 1]);
 }
 
 /// The process of the request has ended before it could put it right.
