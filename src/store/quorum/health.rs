@@ -142,18 +142,18 @@ fn pool(healths: &[StoreHealth]) -> Option<PoolHealth> {
     })
 }
 
-/// Whether a node has a vote, and what its clock shows.
+/// Whether a node has a vote, and what its clock shows if it answers.
 fn node(address: &str, health: &StoreHealth) -> Finding {
     let recovering = health.recovering_for.map(|wait| {
         let wait = duration::format(Duration::from_secs(wait.as_secs() + 1));
-        format!("it may have forgotten leases, which end within {wait}")
+        format!("it was away or lost its data, and votes again within {wait}")
     });
     let silence = (!health.up).then(|| "it does not answer".to_owned());
     let problem = (health.refused.clone())
         .or_else(|| health.trouble.clone())
         .or(silence)
         .or(recovering);
-    let clock = match health.clock_offset_ms {
+    let clock = match health.clock_offset_ms.filter(|_| health.up) {
         Some(offset) if offset < 0 => format!("; its clock is {} ms behind", -offset),
         Some(offset) => format!("; its clock is {offset} ms ahead"),
         None => String::new(),

@@ -42,7 +42,7 @@ impl HealthCheck {
                     .flatten()
                     .find(|finding| finding.topic == "persistence");
                 let persistence = persistence.map(|finding| finding.detail.as_str());
-                tracing::info!(address, persistence, "the store answers");
+                tracing::info!(address, persistence, "Redis answers");
             }
             Err(failure) => {
                 let explanation = &failure.explanation;
@@ -53,7 +53,7 @@ impl HealthCheck {
                 tracing::warn!(
                     address,
                     reason = failure.detail,
-                    "the store cannot be used: {explanation}; the service repeats its checks{until_then}"
+                    "Redis cannot be used: {explanation}; the service repeats its checks{until_then}"
                 );
             }
         }

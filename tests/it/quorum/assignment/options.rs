@@ -1,6 +1,6 @@
 //! What else a node gives a lease that it was told to.
 
-use leasehold::domain::{Claim, Metadata};
+use leasehold::domain::{Claim, Lease, Metadata};
 use leasehold::store::assignment::{Assigned, FenceChange};
 
 use super::{NodeFixture, raised};
@@ -16,21 +16,11 @@ pub(super) async fn a_lease_gets_what_the_claim_asks_for(node: &NodeFixture) {
             takes_over: true,
             ..owned_by(&plain, "an owner")
         };
-        let soon_over = Claim {
-            max_hold: Some(SHORT * 4),
-            ..plain.clone()
-        };
-        let mut lease = node.fixture.granted(&plain).await;
-        for asks in [&limited, &plain, &soon_over] {
-            let change = FenceChange {
-                gives_options: true,
-                ..raised(&lease, 0)
-            };
-            let assigned = node.assign(asks, &[change]).await;
-            assert!(matches!(assigned, Assigned::Held(_)), "{assigned:?}");
+        let lease = node.fixture.granted(&plain).await;
+        for asks in [&limited, &plain] {
+            give_options(node, &lease, asks).await;
             let renewal = node.fixture.renewed(&plain, None).await;
-            lease = renewal.lease;
-            let holder = &lease.holder;
+            let holder = &renewal.lease.holder;
             assert_eq!(
                 (&holder.owner, &holder.metadata),
                 (&asks.owner, &asks.metadata)
@@ -44,7 +34,22 @@ pub(super) async fn a_lease_gets_what_the_claim_asks_for(node: &NodeFixture) {
             // It has been one.
             assert!(options.is_of_stream);
         }
-        node.fixture.outlast(SHORT * 4).await;
+        // Without a renewal, too, it ends with its `max_hold`.
+        let soon_over = Claim {
+            max_hold: Some(SHORT),
+            ..plain.clone()
+        };
+        give_options(node, &lease, &soon_over).await;
+        node.fixture.outlast(SHORT).await;
         node.fixture.granted(&rival(&plain)).await;
     }
+}
+
+async fn give_options(node: &NodeFixture, lease: &Lease, asks: &Claim) {
+    let change = FenceChange {
+        gives_options: true,
+        ..raised(lease, 0)
+    };
+    let assigned = node.assign(asks, &[change]).await;
+    assert!(matches!(assigned, Assigned::Held(_)), "{assigned:?}");
 }
