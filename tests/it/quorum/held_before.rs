@@ -7,6 +7,7 @@ use leasehold::domain::{
     Acquired, Attempt, Claim, GrantKind, Granted, HoldCount, RenewOptions, Renewal, Renewed,
     Rollback, RollbackRight,
 };
+use leasehold::store::assignment::{AssignFences, Assigned, FenceChange};
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep};
 
@@ -276,19 +277,22 @@ async fn a_renewal_waits_for_a_node_that_tells_which_options_a_majority_has() {
     let process = Process::alone();
     let claim = limited(&claim());
     let granted_at = Instant::now();
-    process.fixture.granted(&claim).await;
+    let fence = process.fixture.granted(&claim).await.holder.fence;
     process.settled().await;
-    process.fixture.advance(SHORT).await;
-    process.forgets(1, &claim).await;
-    process
-        .leave_at(
-            1,
-            &Claim {
-                max_hold: Some(MOST * 2),
-                ..claim.clone()
-            },
-        )
-        .await;
+    let change = FenceChange {
+        proposed: fence,
+        decided: fence,
+        is_recorded: true,
+        attempt: None,
+        gives_options: true,
+    };
+    let asks = Claim {
+        max_hold: Some(MOST / 2),
+        ..claim.clone()
+    };
+    let store = &process.nodes[1].store;
+    let changed = store.assign_fences(&asks, &[change], deadline()).await;
+    assert!(matches!(changed, Ok(Assigned::Held(_))), "{changed:?}");
     process.behaves(&[2], &Behavior::Late(SHORT / 10));
     process.fixture.renewed(&claim, None).await;
     process.settled().await;
