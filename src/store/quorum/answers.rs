@@ -155,7 +155,8 @@ impl<T> ByNode<T> {
         Ok(self.0.into_iter().flatten().flatten().collect())
     }
 
-    /// The error of an operation that a majority did not answer.
+    /// The error of an operation that a majority did not answer. Its detail names nodes by their place in the configuration,
+    /// from 1.
     pub(super) fn no_majority(&self, effect: Effect) -> StoreError {
         let (nodes, answered) = (self.0.len(), self.received().count());
         let failures = || {
@@ -165,7 +166,14 @@ impl<T> ByNode<T> {
                 .filter_map(|answer| answer.as_ref().err())
         };
         let fault = self.fault();
-        let details = failures().map(|failure| format!("; {}", failure.detail()));
+        let details = self.0.iter().zip(1..).filter_map(|(answer, number)| {
+            let detail = match answer {
+                Some(Ok(_)) => return None,
+                Some(Err(failure)) => failure.detail(),
+                None => "no answer",
+            };
+            Some(format!("; node {number}: {detail}"))
+        });
         let details: String = details.collect();
         let detail = format!("{answered} of {nodes} nodes have answered in time{details}");
         let may_be_done = failures().any(|failure| matches!(failure, StoreError::Unknown { .. }))
@@ -210,5 +218,13 @@ mod tests {
         assert!(is_unknown(error([refused(), refused(), Some(Ok(()))])));
         let unknown = Some(Err(StoreError::unknown(Fault::Io, "lost")));
         assert!(is_unknown(error([refused(), refused(), unknown])));
+    }
+
+    #[test]
+    fn the_detail_tells_which_nodes_have_not_answered_and_why() {
+        let full = Some(Err(StoreError::unavailable(Fault::Full, "full")));
+        let error = ByNode(vec![Some(Ok(())), full, None]).no_majority(Effect::None);
+        let expected = "1 of 3 nodes have answered in time; node 2: full; node 3: no answer";
+        assert_eq!(error.detail(), expected);
     }
 }
