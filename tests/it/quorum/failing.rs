@@ -4,7 +4,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use leasehold::domain::{
-    Attempt, Claim, HoldOptions, LockState, NotHolder, Released, RenewOptions, Renewed,
+    Acquired, Attempt, Claim, HoldOptions, LockState, NotHolder, Refused, Released, RenewOptions,
+    Renewed,
 };
 use leasehold::store::{LockStore, StoreError};
 use tokio::time::{Instant, sleep, timeout};
@@ -13,7 +14,7 @@ use super::nodes::{Process, is_granted, plain_stores, unreachable};
 use crate::support::eventually;
 use crate::support::fixture::{
     LONG, READ, SHORT, Waiter, assert_held, at_depth, claim, deadline, deadlines, for_short,
-    lock_of, only, rival,
+    in_mode, lock_of, only, permits, rival,
 };
 use crate::support::scripted_store::Behavior;
 
@@ -29,6 +30,25 @@ async fn nothing_waits_for_a_silent_node() {
         process.fixture.freed(&claim).await;
         process.fixture.granted(&rival(&claim)).await;
         // The clock only moves when everything waits.
+        assert_eq!(began.elapsed(), Duration::ZERO, "node {silent} is silent");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_has_its_place_or_contradicts_itself_waits_for_no_silent_node() {
+    for silent in 0..3 {
+        let process = Process::alone();
+        let holding = claim();
+        process.fixture.granted(&holding).await;
+        let mut waiter = Waiter::new(rival(&holding));
+        process.fixture.still_waits(&mut waiter).await;
+        process.settled().await;
+        process.behaves(&[silent], &Behavior::Unanswered);
+        let began = Instant::now();
+        process.fixture.still_waits(&mut waiter).await;
+        let shared = in_mode(&holding, permits(1, 2));
+        let refused = process.fixture.acquire(&shared).await;
+        assert!(matches!(refused, Acquired::Refused(Refused::Mismatched(_))));
         assert_eq!(began.elapsed(), Duration::ZERO, "node {silent} is silent");
     }
 }
