@@ -24,8 +24,6 @@ use crate::domain::{
 use crate::store::StoreError;
 use stopping::StopReason;
 
-/// How long a poll that is in flight when the wait ends may still take.
-const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
 /// The minimum lifetime of a ticket in the store; a longer wait refreshes its ticket.
 const TICKET_TTL_MIN: Duration = Duration::from_secs(60);
 
@@ -170,7 +168,7 @@ impl WaitLoop {
         }
         let interrupted_at = match may_reenter {
             true => too_late_at,
-            false => Instant::now() + IN_FLIGHT_MAX,
+            false => Instant::now() + self.in_flight_max(),
         };
         match tokio::time::timeout_at(interrupted_at, &mut in_flight).await {
             Ok((sent, answer)) => PollResult::Answered(sent, answer),
@@ -233,7 +231,9 @@ impl WaitLoop {
             age: now.saturating_duration_since(self.request.began),
             wait: remaining.unwrap_or(ticket_ttl).min(ticket_ttl),
             execute_within: remaining.map_or(inner.operation_timeout, |remaining| {
-                inner.operation_timeout.min(remaining + IN_FLIGHT_MAX)
+                inner
+                    .operation_timeout
+                    .min(remaining + self.in_flight_max())
             }),
             place_kept: inner.waiting.place_kept,
             poll_interval: inner.queues.pace().of_head,

@@ -7,13 +7,19 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, GrantKind, Granted, LockName, Refused, Rollback, Suspended};
+use crate::domain::{
+    Acquired, GrantKind, Granted, HoldCount, LockName, Refused, Rollback, Suspended,
+};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::{Departure, SentRelease};
 use crate::store::{Fault, StoreError};
 use crate::telemetry::traces::{self, SpanKind};
 
+/// How long a poll that is in flight when the wait ends may still take.
+const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
+/// The same of a claim that may re-enter: a quorum waits for half a second for a node that is slow to change a lease.
+const REENTRY_IN_FLIGHT_MAX: Duration = Duration::from_millis(600);
 /// How long leaving the queue may delay an answer.
 const SUSPEND_MAX: Duration = Duration::from_millis(150);
 /// The maximum delay of an answer after the end of its wait.
@@ -42,6 +48,13 @@ impl WaitLoop {
         } else {
             let is_over = self.waiter.schedule().is_over(Instant::now());
             is_over.then_some(StopReason::TimedOut)
+        }
+    }
+
+    pub(super) fn in_flight_max(&self) -> Duration {
+        match self.request.claim.hold_count > HoldCount::ONE {
+            true => REENTRY_IN_FLIGHT_MAX,
+            false => IN_FLIGHT_MAX,
         }
     }
 

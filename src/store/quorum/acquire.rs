@@ -11,9 +11,11 @@ use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::answers::{ByNode, Effect};
-use super::grants::{agree_on_terms, agreed_fences, counted, fences, merged, were_held};
+use super::grants::{
+    agree_on_terms, agreed_fences, counted, fences, merged, still_held, were_held,
+};
 use super::late_changes::{may_re_enter, of_acquire};
-use super::recording::{RECORDINGS_MAX, Recorded, fences_above, recorded, taken};
+use super::recording::{RECORDINGS_MAX, Recording, fences_above, recorded, taken};
 use super::restoring::HeldBefore;
 use super::round::{Ask, Round};
 use super::verdict::{self, Verdict, judge, waiting_at};
@@ -236,7 +238,7 @@ impl Core {
         if granted.kind == GrantKind::New {
             return None;
         }
-        // What was told is from the nodes that have recorded the tokens, of which one may have been granted something else.
+        // Also of nodes that have lost them since: what was told is without those.
         let held: Vec<_> = counted(votes).collect();
         let granted = merged(self.drift, votes.majority(), &held, &fences(granted))?;
         Some(HeldBefore {
@@ -271,12 +273,11 @@ impl Core {
         }
         for _ in 0..RECORDINGS_MAX {
             let recordings = round.record(&decided, were_held).await;
-            let held: Vec<_> = recorded(&recordings).collect();
-            if held.len() >= majority {
-                if exceeds(limit, &held) {
+            if recorded(&recordings).count() >= majority {
+                if exceeds(limit, &recordings) {
                     return Ok(None);
                 }
-                let held: Vec<_> = held.iter().map(|recorded| &recorded.granted).collect();
+                let held = still_held(votes, &recordings);
                 return Ok(merged(self.drift, majority, &held, &decided));
             }
             if !recordings.has_majority() {
@@ -321,15 +322,15 @@ fn may_hold_somewhere(votes: &ByNode<Acquired>) -> bool {
 /// A limit of two or more is not kept by majorities alone: of three claims, each may have two of three nodes, and no node
 /// more than two claims. But each has been granted by its majority before it asks a majority who holds. The last of them
 /// to ask sees all others, since their majorities and its own have a node in common.
-fn exceeds(limit: Option<u32>, held: &[&Recorded]) -> bool {
+fn exceeds(limit: Option<u32>, recordings: &ByNode<Recording>) -> bool {
     let Some(limit) = limit else {
         return false;
     };
-    let held = || held.iter().map(|recorded| &recorded.permits_used);
-    let locks = held().map(Vec::len).max().unwrap_or_default();
+    let at_nodes = || recorded(recordings);
+    let locks = at_nodes().map(Vec::len).max().unwrap_or_default();
     (0..locks).any(|lock| {
         let mut users: HashMap<[u8; 16], u32> = HashMap::new();
-        for used in held().filter_map(|locks| locks.get(lock)).flatten() {
+        for used in at_nodes().filter_map(|locks| locks.get(lock)).flatten() {
             let most = users.entry(used.user).or_default();
             *most = used.permits.max(*most);
         }

@@ -5,18 +5,23 @@ use std::iter::{repeat, zip};
 use super::answers::ByNode;
 use super::drift::Drift;
 use super::lease::AtNode;
+use super::recording::Recording;
 use super::{lease, merge};
 use crate::domain::{Acquired, Fence, GrantKind, Granted, HoldOptions, Lease};
 
 /// The grants among the answers.
 pub(super) fn granted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted> {
-    votes.received().filter_map(|vote| match vote {
+    votes.received().filter_map(grant)
+}
+
+fn grant(vote: &Acquired) -> Option<&Granted> {
+    match vote {
         Acquired::Granted(granted) => Some(granted),
         Acquired::Waiting(_)
         | Acquired::Superseded
         | Acquired::WaitExpired
         | Acquired::Refused(_) => None,
-    })
+    }
 }
 
 /// How many nodes have its leases from before.
@@ -38,8 +43,26 @@ pub(super) fn is_from_before(granted: &Granted) -> bool {
 
 /// The grants that count.
 pub(super) fn counted(votes: &ByNode<Acquired>) -> impl Iterator<Item = &Granted> {
+    counted_by_index(votes).map(|(_, granted)| granted)
+}
+
+/// Those of them that nodes have not lost since, as far as is known. The others say how long the leases last, too, whether
+/// they have recorded the tokens yet or not.
+pub(super) fn still_held<'a>(
+    votes: &'a ByNode<Acquired>,
+    recordings: &ByNode<Recording>,
+) -> Vec<&'a Granted> {
+    let is_lost = |node: usize| matches!(recordings.0[node], Some(Ok(Recording::NotHeld)));
+    let held = counted_by_index(votes).filter(|(node, _)| !is_lost(*node));
+    held.map(|(_, granted)| granted).collect()
+}
+
+fn counted_by_index(votes: &ByNode<Acquired>) -> impl Iterator<Item = (usize, &Granted)> {
     let were_held = were_held(votes);
-    granted(votes).filter(move |granted| !were_held || is_from_before(granted))
+    let granted = votes
+        .by_index()
+        .filter_map(|(node, vote)| Some((node, grant(vote)?)));
+    granted.filter(move |(_, granted)| !were_held || is_from_before(granted))
 }
 
 /// The fencing tokens of a grant.

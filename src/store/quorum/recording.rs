@@ -1,7 +1,7 @@
 //! Having decided tokens recorded: what a node answers to that, and with which tokens to try again.
 
 use super::answers::ByNode;
-use crate::domain::{Attempt, Fence, Granted};
+use crate::domain::{Attempt, Fence};
 use crate::store::assignment::{FenceChange, PermitUse};
 
 /// How often tokens are decided for one grant, if some may be those of other claims that share the locks.
@@ -14,29 +14,22 @@ const LEAD_MAX_US: u64 = 2_000;
 /// What a node has done with the decided tokens.
 #[derive(Clone, Debug)]
 pub(super) enum Recording {
-    /// The claim has them.
-    Recorded(Recorded),
+    /// The claim has them. Who takes permits of each lock, if the claim takes some of a limit.
+    Recorded(Vec<Vec<PermitUse>>),
     /// The node does not hold the claim's leases.
     NotHeld,
     /// They may be those of other leases. The largest that the node has given, for each lock.
     Taken(Vec<u64>),
 }
 
-/// What a node holds for the claim, with the decided tokens.
-#[derive(Clone, Debug)]
-pub(super) struct Recorded {
-    /// The grant that the node has reported.
-    pub(super) granted: Granted,
-    /// Who takes permits of each lock, if the claim takes some of a limit.
-    pub(super) permits_used: Vec<Vec<PermitUse>>,
-}
-
-/// What the nodes have recorded.
-pub(super) fn recorded(recordings: &ByNode<Recording>) -> impl Iterator<Item = &Recorded> {
+/// Who takes permits at the nodes that have recorded the tokens.
+pub(super) fn recorded(
+    recordings: &ByNode<Recording>,
+) -> impl Iterator<Item = &Vec<Vec<PermitUse>>> {
     recordings
         .received()
         .filter_map(|recording| match recording {
-            Recording::Recorded(recorded) => Some(recorded),
+            Recording::Recorded(permits_used) => Some(permits_used),
             Recording::NotHeld | Recording::Taken(_) => None,
         })
 }

@@ -239,6 +239,23 @@ async fn a_lease_lasts_no_longer_than_at_the_nodes_that_had_it() {
     assert_eq!(only(again.leases).holder.expires_in, LONG / 4);
 }
 
+/// Two nodes have missed the change of its TTL, and record the token of a permit as the others do.
+#[tokio::test(start_paused = true)]
+async fn a_re_entry_tells_of_a_lease_what_a_majority_has_of_it() {
+    for claim in [claim(), in_mode(&claim(), permits(1, 3))] {
+        let process = Process::on(&plain_stores(5));
+        process.fixture.granted(&claim).await;
+        process.settled().await;
+        process.without(&[0, 1]);
+        let longer = ttl(LONG * 2);
+        process.fixture.renewed(&claim, Some(longer.get())).await;
+        process.without(&[]);
+        let entered = granted(process.acquire(&at_depth(&claim, 2)).await);
+        let lease = only(entered.leases);
+        assert_eq!((lease.ttl, lease.holder.expires_in), (longer, LONG * 2));
+    }
+}
+
 /// As if an earlier request had not come to an end: its token has to be recorded by a majority that stays.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_lacked_a_lease_records_no_token_of_it() {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::holding::{acquired, brief};
 use super::{LONG_WAIT, Waiting, held, releases, view};
-use crate::support::fixture::{claim, rival};
+use crate::support::fixture::{at_depth, claim, rival};
 use crate::support::scripted_store::{Behavior, Operation, ScriptedStore};
 use crate::support::stores::stream_of;
 
@@ -32,6 +32,20 @@ async fn a_grant_that_is_answered_just_after_the_wait_is_reported() {
     let waiting = Waiting::queued(&service, &Arc::new(rival(&holder)), WAIT).await;
     sleep(WAIT - IN_TIME / 2).await;
     store.next([Behavior::Late(IN_TIME)]);
+    releases(&service, &holder).await;
+    waiting.granted().await;
+}
+
+/// A quorum waits for a node that is slow to change a lease.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_may_re_enter_is_waited_for_as_long_as_a_change_takes() {
+    const CHANGE: Duration = Duration::from_millis(500);
+    let (service, store) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let deep = Arc::new(at_depth(&rival(&holder), 2));
+    let waiting = Waiting::queued(&service, &deep, WAIT).await;
+    sleep(WAIT - IN_TIME / 2).await;
+    store.next([Behavior::Late(CHANGE)]);
     releases(&service, &holder).await;
     waiting.granted().await;
 }

@@ -13,11 +13,11 @@ use super::super::follow_ups::{FollowUps, confirm};
 use super::super::grants::fences;
 use super::super::late_changes::of_acquire;
 use super::super::nodes::{NodeStore, answered_by};
-use super::super::recording::{Recorded, Recording, changes};
+use super::super::recording::{Recording, changes};
 use super::super::restoring::HeldBefore;
 use super::super::turns::NodeTurn;
 use super::Ask;
-use crate::domain::{Acquired, Claim, Fence, GrantKind, Granted, HoldCount, Rollback};
+use crate::domain::{Acquired, Claim, Fence, GrantKind, HoldCount, Rollback};
 use crate::store::assignment::{Assigned, FenceChange};
 use crate::store::{Fault, StoreError, StoreResult};
 
@@ -76,12 +76,10 @@ impl RoundPart {
         let mut present = granted.as_ref().map(fences);
         while let Decision::Assign(assignment) = &decision {
             let decided = &assignment.decided;
-            let counted = granted
-                .as_ref()
-                .filter(|granted| assignment.counts(granted));
-            let recording = match (counted, &present) {
-                (Some(granted), Some(present)) => self.record(granted, present, decided).await,
-                (_, _) => Ok(Recording::NotHeld),
+            let counts = granted.as_ref().is_some_and(|it| assignment.counts(it));
+            let recording = match present.as_ref().filter(|_| counts) {
+                Some(present) => self.record(present, decided).await,
+                None => Ok(Recording::NotHeld),
             };
             if let Ok(Recording::Recorded(_)) = recording {
                 present = Some(decided.to_vec());
@@ -171,18 +169,10 @@ impl RoundPart {
         Ok(answer)
     }
 
-    async fn record(
-        &self,
-        granted: &Granted,
-        present: &[Fence],
-        decided: &[Fence],
-    ) -> StoreResult<Recording> {
+    async fn record(&self, present: &[Fence], decided: &[Fence]) -> StoreResult<Recording> {
         let changes = changes(present, decided, false, Some(self.ask.attempt));
         Ok(match self.assign(&changes, self.ask.ends).await? {
-            Assigned::Held(permits_used) => Recording::Recorded(Recorded {
-                granted: granted.clone(),
-                permits_used,
-            }),
+            Assigned::Held(permits_used) => Recording::Recorded(permits_used),
             Assigned::NotHeld => Recording::NotHeld,
             Assigned::Taken(counters) => Recording::Taken(counters),
         })
