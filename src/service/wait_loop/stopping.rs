@@ -22,8 +22,8 @@ const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
 const REENTRY_IN_FLIGHT_MAX: Duration = Duration::from_millis(600);
 /// How long leaving the queue may delay an answer.
 const SUSPEND_MAX: Duration = Duration::from_millis(150);
-/// The maximum delay of an answer after the end of its wait.
-const LATE_MAX: Duration = Duration::from_millis(200);
+/// The same if the wait has timed out, after the longest time that its last poll may take.
+const LATE_MAX: Duration = Duration::from_millis(100);
 
 /// How many bytes the names of a claim's locks may take in the span of its wait.
 const TRACED_NAMES_BYTES_MAX: usize = 1_024;
@@ -173,7 +173,7 @@ impl WaitLoop {
         }
         let mut by = Instant::now() + SUSPEND_MAX;
         if let (StopReason::TimedOut, Some(ends_at)) = (reason, self.waiter.schedule().ends_at()) {
-            by = by.min(ends_at + LATE_MAX);
+            by = by.min(ends_at + self.in_flight_max() + LATE_MAX);
         }
         let suspend = async {
             self.request.slot.retake().await;

@@ -18,6 +18,9 @@ use crate::support::stores::stream_of;
 const IN_TIME: Duration = Duration::from_millis(90);
 const WAIT: Duration = Duration::from_secs(1);
 
+/// How long a quorum takes to change a lease while a node is slow.
+const CHANGE: Duration = Duration::from_millis(500);
+
 /// More than the shortest pause between two renewals of a brief lease.
 const SHORTEST: Duration = Duration::from_millis(65);
 
@@ -36,10 +39,8 @@ async fn a_grant_that_is_answered_just_after_the_wait_is_reported() {
     waiting.granted().await;
 }
 
-/// A quorum waits for a node that is slow to change a lease.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_may_re_enter_is_waited_for_as_long_as_a_change_takes() {
-    const CHANGE: Duration = Duration::from_millis(500);
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let deep = Arc::new(at_depth(&rival(&holder), 2));
@@ -48,6 +49,17 @@ async fn a_claim_that_may_re_enter_is_waited_for_as_long_as_a_change_takes() {
     store.next([Behavior::Late(CHANGE)]);
     releases(&service, &holder).await;
     waiting.granted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_wait_whose_last_poll_took_long_says_what_the_store_knows() {
+    let (service, store) = ScriptedStore::service();
+    let holder = held(&service).await;
+    let deep = Arc::new(at_depth(&rival(&holder), 2));
+    store.next([Behavior::Late(CHANGE)]);
+    let not_granted = Waiting::on(&service, &deep, IN_TIME).timed_out().await;
+    assert!(not_granted.position.is_some());
+    assert_eq!(not_granted.blocked_by.len(), 1);
 }
 
 /// A slow store is waited for, for a while.
